@@ -1,0 +1,67 @@
+"""Every exception rgpu raises by itself, on one page.
+
+CuPy's own exception classes (``OutOfMemoryError``, ``CUDARuntimeError``, ...) live where CuPy
+has them, in ``rgpu.cuda``; what is here is about servers, sessions and the wire. Imports nothing.
+"""
+
+from __future__ import annotations
+
+
+class RgpuError(RuntimeError):
+    """Base of every error that rgpu itself raises."""
+
+
+class ConfigError(RgpuError, ValueError):
+    """A setting (environment, rgpu.toml, argument) has no meaning; the message names it."""
+
+
+class ProtocolError(RgpuError):
+    """A peer sent bytes that are not a valid message. Costs that peer its session, nobody else."""
+
+
+class VersionMismatch(ProtocolError):
+    """Client and server speak different protocols; the message names both versions."""
+
+
+class ServerUnavailable(RgpuError, ConnectionError):
+    """A server could not be reached; the message says how it failed and what to check."""
+
+
+class ServerBusy(RgpuError):
+    """The server has no room for another session right now."""
+
+
+class NoSuchDevice(RgpuError, ValueError):
+    """A device number that the server does not have."""
+
+
+class SessionLost(RgpuError, ConnectionError):
+    """A session ended that the client still needed. Its arrays are gone."""
+
+
+class WorkerLost(SessionLost):
+    """The worker process of this session died; the server itself lives."""
+
+
+class ServerLost(SessionLost):
+    """The server host no longer answers."""
+
+
+class SessionExpired(SessionLost):
+    """The client was silent for longer than the grace time and the server gave the device back."""
+
+
+class OutcomeUnknown(SessionLost):
+    """Commands were sent whose execution nobody can confirm; they are not retried."""
+
+
+class ForkError(RgpuError):
+    """A forked child used its parent's session. Use the ``spawn`` start method, or import in the child."""
+
+
+class PredictionError(RgpuError):
+    """RGPU_CHECK_PREDICTION=1 found a result that differs from what the client predicted."""
+
+
+class RemoteError(RgpuError):
+    """A server-side exception whose class the client does not know; the traceback is a note."""

@@ -1,0 +1,1 @@
+"""The plan of the house: every message that crosses the network, declared once."""

@@ -1,0 +1,225 @@
+"""How a message is declared: a class with typed fields becomes encoder, gate and documentation.
+
+A declaration lists its fields as annotations; each annotation is a ``Kind`` that can check a
+decoded value. On the wire a message is a msgpack array ``[tag, field, ...]``. The checks here are
+the one gate: a handler never sees a value that did not pass its kind.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any, ClassVar
+
+from rgpu.errors import ProtocolError
+from rgpu.wire import limits
+
+
+class Kind:
+    """What one field may hold. ``check`` returns the value or raises ProtocolError."""
+
+    name = "any"
+
+    def check(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def refuse(self, x: Any) -> ProtocolError:
+        return ProtocolError(f"expected {self.name}, got {type(x).__name__} {str(x)[:60]!r}")
+
+
+class _Int(Kind):
+    def __init__(self, name: str, low: int, high: int) -> None:
+        self.name, self.low, self.high = name, low, high
+
+    def check(self, x: Any) -> Any:
+        if type(x) is not int or not self.low <= x <= self.high:
+            raise self.refuse(x)
+        return x
+
+
+class _Exact(Kind):
+    def __init__(self, name: str, *types: type) -> None:
+        self.name, self.types = name, types
+
+    def check(self, x: Any) -> Any:
+        if type(x) not in self.types:
+            raise self.refuse(x)
+        return x
+
+
+class Text(Kind):
+    """A string of at most ``limit`` characters."""
+
+    def __init__(self, limit: int = limits.TEXT) -> None:
+        self.limit, self.name = limit, f"text({limit})"
+
+    def check(self, x: Any) -> Any:
+        if type(x) is not str or len(x) > self.limit:
+            raise self.refuse(x)
+        return x
+
+
+class Blob(Kind):
+    """Bytes carried inside the message; large data travels in frames of its own."""
+
+    def __init__(self, limit: int = limits.INLINE_BYTES) -> None:
+        self.limit, self.name = limit, f"bytes({limit})"
+
+    def check(self, x: Any) -> Any:
+        if type(x) is not bytes or len(x) > self.limit:
+            raise self.refuse(x)
+        return x
+
+
+class Optional(Kind):
+    """The inner kind, or nil."""
+
+    def __init__(self, inner: Kind) -> None:
+        self.inner, self.name = inner, f"{inner.name}?"
+
+    def check(self, x: Any) -> Any:
+        return None if x is None else self.inner.check(x)
+
+
+class ListOf(Kind):
+    """A list of at most ``limit`` values of the inner kind."""
+
+    def __init__(self, inner: Kind, limit: int = limits.LIST) -> None:
+        self.inner, self.limit, self.name = inner, limit, f"[{inner.name}]({limit})"
+
+    def check(self, x: Any) -> Any:
+        if type(x) not in (list, tuple) or len(x) > self.limit:
+            raise self.refuse(x)
+        check = self.inner.check
+        for item in x:
+            check(item)
+        return x
+
+
+class MapOf(Kind):
+    """A dictionary from short text to values of the inner kind."""
+
+    def __init__(self, inner: Kind, limit: int = limits.LIST) -> None:
+        self.inner, self.limit, self.name = inner, limit, f"{{text: {inner.name}}}({limit})"
+
+    def check(self, x: Any) -> Any:
+        if type(x) is not dict or len(x) > self.limit:
+            raise self.refuse(x)
+        for key, value in x.items():
+            if type(key) is not str or len(key) > limits.TEXT:
+                raise self.refuse(key)
+            self.inner.check(value)
+        return x
+
+
+U8 = _Int("u8", 0, 2**8 - 1)
+U16 = _Int("u16", 0, 2**16 - 1)
+U32 = _Int("u32", 0, 2**32 - 1)
+U64 = _Int("u64", 0, 2**64 - 1)
+I64 = _Int("i64", -(2**63), 2**63 - 1)
+HANDLE = _Int("handle", 1, 2**64 - 1)
+BOOL = _Exact("bool", bool)
+NUMBER = _Exact("number", int, float)
+SHAPE = ListOf(_Int("extent", 0, 2**63 - 1), limits.NDIM)
+STRIDES = ListOf(I64, limits.NDIM)
+HANDLES = ListOf(HANDLE, limits.HANDLES)
+
+
+class _Plain(Kind):
+    """Telemetry and properties: nil, bool, number, text, and lists and maps of them."""
+
+    name = "plain"
+
+    def check(self, x: Any, depth: int = 0) -> Any:
+        kind = type(x)
+        if x is None or kind in (bool, int, float):
+            return x
+        if kind is str and len(x) <= limits.LONG_TEXT:
+            return x
+        if depth < limits.DEPTH and kind in (list, tuple, dict) and len(x) <= limits.LIST:
+            if kind is dict:
+                for key in x:
+                    if type(key) is not str or len(key) > limits.TEXT:
+                        raise self.refuse(key)
+                x_items = x.values()
+            else:
+                x_items = x
+            for item in x_items:
+                self.check(item, depth + 1)
+            return x
+        raise self.refuse(x)
+
+
+PLAIN = _Plain()
+
+
+class Message:
+    """Base of one family of messages (commands, replies, control). Subclass it with a tag::
+
+        class Free(Command, tag=3):
+            handles: HANDLES
+
+    ``Free.encode(handles=[1, 2])`` gives the tuple that goes on the wire; ``family.decode`` gives
+    a named tuple back. A tag is never used twice in a family.
+    """
+
+    tag: ClassVar[int]
+    fields: ClassVar[tuple[tuple[str, Kind], ...]]
+    Record: ClassVar[type]
+    reply: ClassVar[type | None] = None
+    registry: ClassVar[dict[int, type]]
+
+    def __init_subclass__(cls, tag: int | None = None, reply: type | None = None, **kw: Any) -> None:
+        super().__init_subclass__(**kw)
+        if tag is None:  # a family
+            cls.registry = {}
+            return
+        if tag in cls.registry:
+            raise TypeError(f"tag {tag} of {cls.__name__} is taken by {cls.registry[tag].__name__}")
+        cls.tag, cls.reply = tag, reply
+        cls.fields = tuple(cls.__dict__.get("__annotations__", {}).items())
+        for field, kind in cls.fields:
+            if not isinstance(kind, Kind):
+                raise TypeError(f"{cls.__name__}.{field} is not declared with a Kind")
+        cls.Record = namedtuple(cls.__name__, [field for field, _ in cls.fields])
+        cls.registry[tag] = cls
+
+    @classmethod
+    def encode(cls, *args: Any, **kw: Any) -> tuple:
+        """The wire form ``(tag, field, ...)``; fields by position or by name, none missing."""
+        return (cls.tag, *cls.Record(*args, **kw))
+
+    @classmethod
+    def check_fields(cls, values: list) -> None:
+        """Raise ProtocolError unless ``values`` (without the tag) fit the declaration."""
+        if len(values) != len(cls.fields):
+            raise ProtocolError(f"{cls.__name__} has {len(cls.fields)} fields, got {len(values)}")
+        for (field, kind), value in zip(cls.fields, values):
+            try:
+                kind.check(value)
+            except ProtocolError as error:
+                raise ProtocolError(f"{cls.__name__}.{field}: {error}") from None
+
+    @classmethod
+    def decode(cls, message: Any) -> Any:
+        """Check a decoded array against the family and return its named tuple."""
+        if type(message) not in (list, tuple) or not message or type(message[0]) is not int:
+            raise ProtocolError(f"a {cls.__name__.lower()} must be an array that begins with its tag")
+        declared = cls.registry.get(message[0])
+        if declared is None:
+            raise ProtocolError(f"unknown {cls.__name__.lower()} tag {message[0]}")
+        values = message[1:]
+        declared.check_fields(values)
+        return declared.Record(*values)
+
+    @classmethod
+    def describe(cls) -> list[str]:
+        """One line per message of the family, for the fingerprint and docs/protocol.md."""
+        lines = []
+        for tag, declared in sorted(cls.registry.items()):
+            fields = ", ".join(f"{field}: {kind.name}" for field, kind in declared.fields)
+            reply = f" -> {declared.reply.__name__}" if declared.reply else ""
+            lines.append(f"{cls.__name__} {tag} {declared.__name__}({fields}){reply}")
+        return lines
