@@ -7,6 +7,7 @@ the one gate: a handler never sees a value that did not pass its kind.
 
 from __future__ import annotations
 
+import inspect
 from collections import namedtuple
 from typing import Any, ClassVar
 
@@ -179,7 +180,7 @@ class Message:
         if tag in cls.registry:
             raise TypeError(f"tag {tag} of {cls.__name__} is taken by {cls.registry[tag].__name__}")
         cls.tag, cls.reply = tag, reply
-        cls.fields = tuple(cls.__dict__.get("__annotations__", {}).items())
+        cls.fields = tuple(inspect.get_annotations(cls).items())
         for field, kind in cls.fields:
             if not isinstance(kind, Kind):
                 raise TypeError(f"{cls.__name__}.{field} is not declared with a Kind")
