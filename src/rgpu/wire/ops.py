@@ -1,0 +1,164 @@
+"""Every command a client sends to its worker and every reply, one class each.
+
+A message to the worker is ``[batch, [command, ...]]`` followed by payload frames that ``Write``
+commands name by position. Commands run in order. Those without a reply never make the client
+wait: an error poisons their results and comes back as ``Failed`` with ``reply_to`` 0.
+"""
+
+from rgpu.wire import limits
+from rgpu.wire.declare import HANDLE, HANDLES, I64, SHAPE, STRIDES, U8, U16, U64, Blob, Message, Optional, Text
+from rgpu.wire.values import DTYPE_KIND, OPERAND, VALUE, VALUE_MAP, VALUES
+
+
+class Reply(Message):
+    """From the worker to the client."""
+
+
+class Done(Reply, tag=1):
+    """The answer to a command that waits; arrays in ``value`` are described by RESULT values."""
+
+    reply_to: U64
+    value: VALUE
+
+
+class Data(Reply, tag=2):
+    """One chunk of an array that is read; the bytes are the message's payload frame."""
+
+    reply_to: U64
+    offset: U64
+
+
+class Failed(Reply, tag=3):
+    """An exception. ``reply_to`` 0: nobody waited, it belongs to command ``index`` of ``batch``."""
+
+    reply_to: U64
+    batch: U64
+    index: U64
+    handles: HANDLES
+    kind: Text()
+    args: VALUES
+    traceback: Text(limits.LONG_TEXT)
+
+
+class Command(Message):
+    """From the client to its worker."""
+
+
+class Bye(Command, tag=1):
+    """The client is done: the worker frees everything and ends."""
+
+
+class Free(Command, tag=2):
+    """Forget handles. Never fails; unknown handles are ignored."""
+
+    handles: HANDLES
+
+
+class Empty(Command, tag=3):
+    """Allocate an array; its content is undefined. Strides nil: C order."""
+
+    out: HANDLE
+    dtype: DTYPE_KIND
+    shape: SHAPE
+    strides: Optional(STRIDES)
+
+
+class View(Command, tag=4):
+    """Another array over the memory of ``root``, ``offset`` bytes from its beginning."""
+
+    out: HANDLE
+    root: HANDLE
+    dtype: DTYPE_KIND
+    shape: SHAPE
+    strides: STRIDES
+    offset: I64
+
+
+class Unary(Command, tag=5):
+    """``out = fn(a)`` for an element-wise function."""
+
+    fn: U16
+    out: HANDLE
+    a: HANDLE
+
+
+class Binary(Command, tag=6):
+    """``out = fn(a, b)`` for an element-wise function of two operands."""
+
+    fn: U16
+    out: HANDLE
+    a: OPERAND
+    b: OPERAND
+
+
+class Inplace(Command, tag=7):
+    """``fn(a, b, out=a)``."""
+
+    fn: U16
+    a: HANDLE
+    b: OPERAND
+
+
+class Call(Command, tag=8):
+    """``outs = fn(*args, **kwargs)`` with results whose number the client predicted."""
+
+    fn: U16
+    outs: HANDLES
+    args: VALUES
+    kwargs: VALUE_MAP
+
+
+class Ask(Command, tag=9, reply=Done):
+    """``fn(*args, **kwargs)``; arrays in the answer get the handles ``base``, ``base + 1``, ..."""
+
+    reply_to: U64
+    fn: U16
+    base: HANDLE
+    args: VALUES
+    kwargs: VALUE_MAP
+
+
+class Put(Command, tag=10):
+    """A small C-ordered array with its data inside the message."""
+
+    out: HANDLE
+    dtype: DTYPE_KIND
+    shape: SHAPE
+    data: Blob(limits.INLINE_BYTES)
+
+
+class Write(Command, tag=11):
+    """Bytes for a contiguous array, ``offset`` bytes from its beginning, in payload frame ``frame``."""
+
+    handle: HANDLE
+    offset: U64
+    frame: U16
+
+
+class Read(Command, tag=12, reply=Data):
+    """Send the array's bytes in C (0) or Fortran (1) order, chunk by chunk."""
+
+    reply_to: U64
+    handle: HANDLE
+    order: U8
+
+
+class Sync(Command, tag=13, reply=Done):
+    """Answer when everything before it has run, on the device too. Raises what is poisoned."""
+
+    reply_to: U64
+
+
+class UseStream(Command, tag=14):
+    """The stream of the commands that follow; 0 is the default stream."""
+
+    stream: U64
+
+
+class Expect(Command, tag=15):
+    """RGPU_CHECK_PREDICTION: the client believes that this handle has this layout."""
+
+    handle: HANDLE
+    dtype: DTYPE_KIND
+    shape: SHAPE
+    strides: STRIDES
