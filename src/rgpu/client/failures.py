@@ -1,0 +1,103 @@
+"""Server-side exceptions made local again: the class CuPy raises, with where it came from.
+
+A failure carries the server's traceback and the client's line that issued the command, as notes.
+Only classes in ``KINDS`` are rebuilt; anything else is a RemoteError. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from rgpu import errors
+from rgpu.wire.values import Decoder
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_internal: dict[Any, bool] = {}
+
+#: class name on the wire -> class; ``rgpu.cuda`` adds CuPy's own
+KINDS: dict[str, type[BaseException]] = {
+    name: getattr(builtins, name)
+    for name in (
+        "ArithmeticError AttributeError BufferError FloatingPointError IndexError KeyError MemoryError "
+        "NotImplementedError OverflowError RecursionError RuntimeError TypeError ValueError ZeroDivisionError"
+    ).split()
+}
+KINDS["LinAlgError"] = np.linalg.LinAlgError
+KINDS["AxisError"] = np.exceptions.AxisError
+KINDS["PredictionError"] = errors.PredictionError
+KINDS["ProtocolError"] = errors.ProtocolError
+
+
+def caller() -> tuple | None:
+    """(code, instruction) of the innermost frame outside this package: the user's line."""
+    frame = sys._getframe(2)
+    internal = _internal
+    while frame is not None:
+        code = frame.f_code
+        inside = internal.get(code)
+        if inside is None:
+            inside = internal[code] = code.co_filename.startswith(_PACKAGE)
+        if not inside:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def describe_place(place: tuple | None) -> str:
+    """``file:line: source`` of a caller()."""
+    if place is None:
+        return ""
+    code, instruction = place
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= instruction < end and number is not None:
+            line = number
+            break
+    source = linecache.getline(code.co_filename, line).strip()
+    return f"issued by {code.co_filename}:{line}: {source}"
+
+
+class Failure:
+    """One failed command as the worker told it."""
+
+    __slots__ = ("reply", "place", "device")
+
+    def __init__(self, reply: Any, place: tuple | None, device: str) -> None:
+        self.reply, self.place, self.device = reply, place, device
+
+    @property
+    def where(self) -> tuple[int, int]:
+        return self.reply.batch, self.reply.index
+
+    def exception(self) -> BaseException:
+        """The exception to raise, with notes."""
+        reply = self.reply
+        decode = Decoder(lambda _: None)
+        args = [decode(x) for x in reply.args]
+        kind = KINDS.get(reply.kind)
+        if kind is None and reply.kind.endswith("MemoryError"):
+            kind = KINDS.get("OutOfMemoryError", MemoryError)
+        if kind is None:
+            error: BaseException = errors.RemoteError(f"{reply.kind}: {' '.join(map(str, args))}")
+        else:
+            try:
+                error = kind(*args)
+            except TypeError:
+                error = errors.RemoteError(f"{reply.kind}: {' '.join(map(str, args))}")
+        place = describe_place(self.place)
+        if place:
+            error.add_note(place)
+        if reply.traceback:
+            error.add_note(f"on {self.device}:\n{reply.traceback.rstrip()}")
+        return error
+
+
+def fresh(error: BaseException) -> BaseException:
+    """A new exception equal to one that is kept, so that tracebacks do not pile up on it."""
+    return type(error)(*error.args)

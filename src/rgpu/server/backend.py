@@ -1,0 +1,77 @@
+"""What a worker asks of its device, and how a backend is chosen.
+
+A backend makes arrays, views of them and bytes of them, and resolves declared function names to
+callables once, when it starts. It never sees the wire. ``cpu`` is the semantic reference;
+``cupy`` is CUDA (and ROCm where CuPy has it).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rgpu.errors import ConfigError
+
+
+class Backend(ABC):
+    """One device. ``limit`` bounds the bytes that the session's arrays may own (0: the device)."""
+
+    kind: str
+    array: type
+    scalar: type | tuple[type, ...] = np.generic
+    limit: int = 0
+
+    @abstractmethod
+    def resolve(self, name: str) -> Callable[..., Any] | None:
+        """The callable of a declared function name, or None where this backend lacks it."""
+
+    @abstractmethod
+    def empty(self, shape: Sequence[int], dtype: np.dtype, strides: Sequence[int] | None) -> Any:
+        """A new array; raises the backend's OutOfMemoryError."""
+
+    @abstractmethod
+    def view(self, root: Any, shape: tuple, dtype: np.dtype, strides: tuple, offset: int) -> Any:
+        """An array over root's memory; raises ValueError where it would leave it."""
+
+    @abstractmethod
+    def from_host(self, array: np.ndarray) -> Any:
+        """A new device array with a host array's content."""
+
+    @abstractmethod
+    def to_host(self, array: Any, order: str) -> np.ndarray:
+        """The content in host memory, contiguous in ``order``."""
+
+    @abstractmethod
+    def write(self, array: Any, offset: int, data: Any) -> None:
+        """Copy host bytes into a contiguous array, ``offset`` bytes from its beginning."""
+
+    @abstractmethod
+    def own(self, result: Any) -> Any:
+        """An array that owns its memory in C order, with result's content."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Return when everything issued has run; raises asynchronous device errors."""
+
+    @abstractmethod
+    def use_stream(self, stream: Any) -> None:
+        """Make a stream object (or None) current for what follows."""
+
+    def release(self) -> None:  # noqa: B027 - a backend without pools has nothing to do
+        """Give cached memory back to the device."""
+
+
+def load(kind: str, device: int, memory_limit: int = 0) -> Backend:
+    """The backend of one device."""
+    if kind == "cpu":
+        from rgpu.server.backend_cpu import CpuBackend
+
+        return CpuBackend(device, memory_limit)
+    if kind in ("cupy", "cuda"):
+        from rgpu.server.backend_cupy import CupyBackend
+
+        return CupyBackend(device, memory_limit)
+    raise ConfigError(f"unknown backend {kind!r}: use 'cpu' or 'cupy'")

@@ -1,0 +1,86 @@
+"""The cpu backend: NumPy (and SciPy) as a device, with CuPy's semantics.
+
+The semantic reference and CI's GPU. Functions are NumPy's of the same path; what NumPy lacks or
+does differently from CuPy is in ``cpu_functions``. Never reads the wire, never keeps client code.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rgpu.server.backend import Backend
+from rgpu.server.cpu_functions import OVERRIDES
+
+
+class CpuBackend(Backend):
+    """One cpu device: host memory under a limit, commands run in order on this thread."""
+
+    kind = "cpu"
+    array = np.ndarray
+    scalar = np.generic
+
+    def __init__(self, device: int = 0, memory_limit: int = 0) -> None:
+        self.device, self.limit = device, memory_limit
+        np.seterr(all="ignore")  # a GPU raises no floating-point warnings
+
+    def resolve(self, name: str) -> Callable[..., Any] | None:
+        found = OVERRIDES.get(name)
+        if found is not None:
+            return functools.partial(found, self) if getattr(found, "wants_backend", False) else found
+        found = np
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return found
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype, strides: Sequence[int] | None) -> Any:
+        if strides is None:
+            return np.empty(shape, dtype)
+        flat = np.empty(int(np.prod(shape)) * dtype.itemsize, np.uint8)
+        return np.ndarray(shape, dtype, flat, 0, strides) if flat.size else np.empty(shape, dtype)
+
+    def view(self, root: Any, shape: tuple, dtype: np.dtype, strides: tuple, offset: int) -> Any:
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        return np.ndarray(shape, dtype, memory_of(root), offset, strides)
+
+    def from_host(self, array: np.ndarray) -> Any:
+        return np.array(array)
+
+    def to_host(self, array: Any, order: str) -> np.ndarray:
+        return np.asarray(array, order=order)
+
+    def write(self, array: Any, offset: int, data: Any) -> None:
+        memory = memory_of(array)
+        source = np.frombuffer(data, np.uint8)
+        if offset + source.size > memory.size:
+            raise ValueError("write beyond the end of the array")
+        memory[offset : offset + source.size] = source
+
+    def own(self, result: Any) -> Any:
+        return np.array(result, order="C", subok=False)
+
+    def synchronize(self) -> None:
+        pass
+
+    def use_stream(self, stream: Any) -> None:
+        pass
+
+
+class _Memory:
+    """Presents an array's memory as bytes and keeps it alive."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        pointer = array.__array_interface__["data"][0]
+        self.__array_interface__ = {"version": 3, "shape": (array.nbytes,), "typestr": "|u1", "data": (pointer, False)}
+
+
+def memory_of(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array that fills its memory without gaps (roots do), in memory order."""
+    if array.flags.c_contiguous:
+        return array.reshape(-1).view(np.uint8)
+    return np.asarray(_Memory(array))

@@ -1,0 +1,80 @@
+"""The worker's table: what each handle of the session stands for.
+
+An entry is an array, an object of a declared class, or the error that kept it from existing
+(poison). The table counts the bytes of the arrays it owns and refuses those beyond the limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rgpu.errors import ProtocolError
+from rgpu.wire import limits
+
+
+class OutOfMemoryError(MemoryError):
+    """(size, total, limit) as CuPy's exception of this name has them, in bytes."""
+
+
+class Poison:
+    """The exception that a result was lost to; touching the handle raises it again."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Table:
+    """handle -> object. ``used`` is the number of bytes owned by live arrays."""
+
+    def __init__(self, limit: int = 0) -> None:
+        self.entries: dict[int, Any] = {}
+        self.owned: dict[int, int] = {}
+        self.used = 0
+        self.limit = limit
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def get(self, handle: Any) -> Any:
+        """The object of a handle; raises its poison, or ProtocolError if there is none."""
+        try:
+            entry = self.entries[handle]
+        except (KeyError, TypeError):
+            raise ProtocolError(f"unknown handle {str(handle)[:30]}") from None
+        if type(entry) is Poison:
+            raise entry.error
+        return entry
+
+    def admit(self, nbytes: int) -> None:
+        """Refuse an array that would take the session beyond its limit (0: none)."""
+        if self.limit and self.used + nbytes > self.limit:
+            raise OutOfMemoryError(nbytes, self.used, self.limit)
+
+    def put(self, handle: int, entry: Any, nbytes: int = 0) -> None:
+        """Bind a new handle; a client that uses one twice breaks the protocol."""
+        if handle in self.entries:
+            raise ProtocolError(f"handle {handle} is in use")
+        if len(self.entries) >= limits.TABLE:
+            raise ProtocolError(f"more than {limits.TABLE} live handles")
+        if nbytes:
+            self.admit(nbytes)
+            self.owned[handle] = nbytes
+            self.used += nbytes
+        self.entries[handle] = entry
+
+    def poison(self, handle: int, error: BaseException) -> None:
+        """Whatever the handle was, from now on it raises."""
+        self.free(handle)
+        self.entries[handle] = Poison(error)
+
+    def free(self, handle: int) -> None:
+        """Forget a handle; unknown ones are ignored, freeing never fails."""
+        self.entries.pop(handle, None)
+        self.used -= self.owned.pop(handle, 0)
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.owned.clear()
+        self.used = 0

@@ -1,0 +1,102 @@
+"""Every named function a worker can run, one word each, grouped by what its result depends on.
+
+Names are CuPy's dotted paths below ``cupy`` (``linalg.solve``) or full paths for ``cupyx``. The
+position in the table is the identifier on the wire, and the table is part of the protocol
+fingerprint, so two peers that disagree about it refuse each other by name.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_TABLE = {
+    # NumPy ufuncs of one and two operands: shape by broadcasting, dtype by NumPy's own resolution.
+    "unary": """
+        absolute abs negative positive sign sqrt cbrt square reciprocal exp exp2 expm1 log log2 log10 log1p
+        sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh degrees radians deg2rad rad2deg
+        asin acos atan asinh acosh atanh bitwise_invert bitwise_count
+        floor ceil trunc rint fabs conjugate conj isfinite isinf isnan signbit logical_not invert bitwise_not
+        spacing""",
+    "binary": """
+        add subtract multiply divide true_divide floor_divide remainder mod fmod power pow float_power
+        arctan2 atan2 hypot maximum minimum fmax fmin copysign nextafter ldexp logaddexp logaddexp2 heaviside
+        bitwise_and bitwise_or bitwise_xor left_shift right_shift bitwise_left_shift bitwise_right_shift
+        logical_and logical_or logical_xor equal not_equal less less_equal greater greater_equal gcd lcm""",
+    "ufunc": "modf frexp divmod matmul",
+    # Reductions over axis=, with keepdims= where NumPy has it.
+    "reduce": """
+        sum prod mean std var max min amax amin any all ptp argmax argmin median average
+        nansum nanprod nanmean nanstd nanvar nanmax nanmin nanargmax nanargmin nanmedian count_nonzero""",
+    "scan": "cumsum cumprod nancumsum nancumprod",
+    # Shape and dtype follow from the arguments' layouts and static values.
+    "pure": """
+        i0 sinc nan_to_num angle real_if_close unwrap clip round around fix trapezoid cross ediff1d diff gradient
+        convolve correlate interp dot vdot inner outer tensordot kron einsum trace
+        concatenate concat stack vstack hstack dstack column_stack tile roll pad append resize
+        sort argsort partition argpartition lexsort msort sort_complex searchsorted digitize
+        take take_along_axis choose select where repeat compress_static
+        percentile quantile nanpercentile nanquantile corrcoef cov histogram histogram2d histogramdd
+        array_equal array_equiv allclose isclose isin in1d packbits unpackbits
+        isreal iscomplex isposinf isneginf tril triu vander diag diagflat tri apply_over_axes
+        ravel_multi_index unravel_index indices diag_indices diag_indices_from
+        arange linspace logspace geomspace eye identity meshgrid bartlett blackman hamming hanning kaiser
+        polyval polyadd polysub polymul vecdot matvec vecmat cumulative_sum cumulative_prod
+        linalg.norm linalg.det linalg.slogdet linalg.inv linalg.pinv linalg.solve linalg.tensorsolve
+        linalg.tensorinv linalg.cholesky linalg.qr linalg.svd linalg.eigh linalg.eigvalsh linalg.eig linalg.eigvals
+        linalg.matrix_power linalg.matrix_rank linalg.cond linalg.multi_dot linalg.matrix_norm linalg.vector_norm
+        linalg.cross linalg.outer linalg.trace linalg.svdvals linalg.matmul linalg.vecdot linalg.tensordot
+        fft.fft fft.ifft fft.fft2 fft.ifft2 fft.fftn fft.ifftn fft.rfft fft.irfft fft.rfft2 fft.irfft2 fft.rfftn
+        fft.irfftn fft.hfft fft.ihfft fft.fftshift fft.ifftshift fft.fftfreq fft.rfftfreq""",
+    # The shape of the result depends on the data: the client waits, as CuPy itself synchronizes here.
+    "wait": """
+        nonzero flatnonzero argwhere unique unique_values unique_counts unique_inverse unique_all extract compress
+        delete bincount intersect1d union1d setdiff1d setxor1d trim_zeros tril_indices triu_indices
+        tril_indices_from triu_indices_from mask_indices roots poly polyfit polydiv linalg.lstsq
+        may_share_memory""",
+    # Change an argument and return nothing.
+    "mutate": "copyto place put putmask put_along_axis fill_diagonal ndarray.sort ndarray.partition",
+    # What the client's classes need besides CuPy's functions (DESIGN 4: declared, never a getattr).
+    "internal": """
+        ndarray.getitem ndarray.getmask ndarray.setitem ndarray.copy_as ndarray.byteswap
+        ufunc.call ufunc.reduce ufunc.accumulate ufunc.reduceat ufunc.outer ufunc.at
+        device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
+        event.create event.record event.synchronize event.query event.elapsed memory.free_all memory.set_limit""",
+    # Handles of a declared class: the first argument of a method is the handle.
+    "object": """
+        random.RandomState random.Generator
+        RandomState.seed RandomState.random_sample RandomState.rand RandomState.randn RandomState.randint
+        RandomState.random_integers RandomState.normal RandomState.standard_normal RandomState.uniform
+        RandomState.choice RandomState.permutation RandomState.shuffle RandomState.tomaxint
+        RandomState.beta RandomState.binomial RandomState.chisquare RandomState.dirichlet RandomState.exponential
+        RandomState.f RandomState.gamma RandomState.geometric RandomState.gumbel RandomState.hypergeometric
+        RandomState.laplace RandomState.logistic RandomState.lognormal RandomState.logseries
+        RandomState.multinomial RandomState.multivariate_normal RandomState.negative_binomial
+        RandomState.noncentral_chisquare RandomState.noncentral_f RandomState.pareto RandomState.poisson
+        RandomState.power RandomState.rayleigh RandomState.standard_cauchy RandomState.standard_exponential
+        RandomState.standard_gamma RandomState.standard_t RandomState.triangular RandomState.vonmises
+        RandomState.wald RandomState.weibull RandomState.zipf
+        Generator.random Generator.integers Generator.normal Generator.standard_normal Generator.uniform
+        Generator.exponential Generator.standard_exponential Generator.poisson Generator.gamma
+        Generator.standard_gamma Generator.beta Generator.binomial Generator.chisquare Generator.dirichlet
+        Generator.f Generator.geometric Generator.hypergeometric Generator.logseries Generator.power
+        Generator.permutation""",
+}
+
+
+class Function(NamedTuple):
+    """One entry: its number on the wire, CuPy's name, and the kind of its result."""
+
+    id: int
+    name: str
+    kind: str
+
+
+TABLE: tuple[Function, ...] = tuple(
+    Function(number, name, kind)
+    for number, (name, kind) in enumerate(
+        (name, kind) for kind, names in _TABLE.items() for name in dict.fromkeys(names.split())
+    )
+)
+BY_NAME: dict[str, Function] = {function.name: function for function in TABLE}
+if len(BY_NAME) != len(TABLE):
+    raise TypeError("a function is declared twice in wire/functions.py")
