@@ -27,19 +27,13 @@ _TICK = 0.001  # seconds an unfinished batch may wait for more commands
 
 next_handle = itertools.count(1).__next__
 _next_reply = itertools.count(1).__next__
+_next_block = itertools.count(1).__next__
 _T_FREE, _T_EXPECT = ops.Free.tag, ops.Expect.tag
 
 
-def reserve_handles(count: int) -> int:
-    """First of ``count`` consecutive handles, for answers whose number of arrays is unknown."""
-    global next_handle
-    with _reserve_lock:
-        base = next_handle()
-        next_handle = itertools.count(base + count).__next__
-    return base
-
-
-_reserve_lock = threading.Lock()
+def reserve_handles() -> int:
+    """First of RESERVED consecutive handles, for answers whose number of arrays is unknown."""
+    return (1 << 62) + _next_block() * limits.RESERVED
 
 
 class CommandStream:
@@ -162,7 +156,7 @@ class CommandStream:
 
     def ask(self, fn: int, args: list, kwargs: dict) -> Any:
         """Run a function and wait for its answer, still in wire form; handles start at its base."""
-        reply, base = _next_reply(), reserve_handles(limits.RESERVED)
+        reply, base = _next_reply(), reserve_handles()
         self.submit(ops.Ask.encode(reply, fn, base, args, kwargs))
         return self._wait(reply)
 

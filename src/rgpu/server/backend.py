@@ -75,3 +75,11 @@ def load(kind: str, device: int, memory_limit: int = 0) -> Backend:
 
         return CupyBackend(device, memory_limit)
     raise ConfigError(f"unknown backend {kind!r}: use 'cpu' or 'cupy'")
+
+
+def warm_up(kind: str) -> None:
+    """Import what the backend needs, before anybody waits for it; touches no device."""
+    if kind == "cpu":
+        import rgpu.server.backend_cpu  # noqa: F401
+    else:
+        import rgpu.server.backend_cupy  # noqa: F401

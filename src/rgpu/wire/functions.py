@@ -57,7 +57,8 @@ _TABLE = {
     "mutate": "copyto place put putmask put_along_axis fill_diagonal ndarray.sort ndarray.partition",
     # What the client's classes need besides CuPy's functions (DESIGN 4: declared, never a getattr).
     "internal": """
-        ndarray.getitem ndarray.getmask ndarray.setitem ndarray.copy_as ndarray.byteswap
+        zeros ones full ndarray.fill
+        ndarray.getitem ndarray.setitem ndarray.astype ndarray.byteswap
         ufunc.call ufunc.reduce ufunc.accumulate ufunc.reduceat ufunc.outer ufunc.at
         device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
         event.create event.record event.synchronize event.query event.elapsed memory.free_all memory.set_limit""",

@@ -1,0 +1,315 @@
+"""The pool: the devices of all servers as ordinals 0..n-1 of this process.
+
+Built at first use from RGPU_SERVERS, rgpu.toml or ``connect(...)``; with none of them a local
+daemon is started. A device is leased when it is first used. The current device is per thread, as
+in CUDA.
+"""
+
+from __future__ import annotations
+
+import atexit
+import getpass
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from rgpu import config, link
+from rgpu.client.control import DaemonClient
+from rgpu.client.failures import KINDS
+from rgpu.client.stream import CommandStream, forked
+from rgpu.errors import (
+    ConfigError,
+    NoSuchDevice,
+    ServerLost,
+    ServerUnavailable,
+    SessionExpired,
+    SessionLost,
+    WorkerLost,
+)
+from rgpu.session import Connection, Session
+
+_SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
+
+
+class Device:
+    """One entry of the pool. ``stream`` leases it on first use."""
+
+    def __init__(self, ordinal: int, daemon: DaemonClient, info: dict, settings: config.ClientConfig) -> None:
+        self.ordinal, self.daemon, self.info, self.settings = ordinal, daemon, info, settings
+        self.index: int = info["index"]
+        self.memory_total: int = info["memory_total"]
+        self.name = f"device {ordinal} ({daemon.address}, {info['kind']}:{self.index})"
+        self.session: bytes | None = None
+        self._stream: CommandStream | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def stream(self) -> CommandStream:
+        found = self._stream
+        if found is None:
+            with self._lock:
+                found = self._stream or self._attach()
+        return found
+
+    @property
+    def attached(self) -> bool:
+        return self._stream is not None
+
+    def _attach(self) -> CommandStream:
+        granted = self.daemon.attach(
+            self.index, user=_user(), host=socket.gethostname(), pid=os.getpid(), program=_program()
+        )
+        self.session = granted.session
+        connection = Connection(Session(granted.session, granted.epoch), link.connect(granted.endpoint))
+        stream = CommandStream(
+            connection,
+            name=self.name,
+            blocking=self.settings.launch_blocking,
+            check=self.settings.check_prediction,
+            on_silence=self._look_after,
+        )
+        stream.device = self
+        self.memory_total = granted.device.get("memory_total", self.memory_total)
+        self._stream = stream
+        return stream
+
+    def _look_after(self, stream: CommandStream) -> None:
+        """The worker's link is down: find out from the daemon what that means."""
+        silent = time.monotonic() - (stream.connection.down_since or time.monotonic())
+        try:
+            state = self.daemon.session_state(self.session)
+        except ServerUnavailable as error:
+            if silent > _SERVER_LOST_AFTER:
+                stream.connection.fail(ServerLost(f"{self.name} no longer answers: {error}"))
+            return
+        if state.startswith("dead"):
+            reason = state.partition(":")[2].strip()
+            lost = SessionExpired if "for more than" in reason else WorkerLost
+            stream.connection.fail(
+                lost(
+                    f"the worker of {self.name} ended ({reason}); its arrays are gone. "
+                    "rgpu.reset() starts a new session, then upload the data again"
+                )
+            )
+        elif state == "unknown":
+            stream.connection.fail(SessionExpired(f"{self.name}: the server no longer knows this session"))
+
+    def close(self, abort: bool = False) -> None:
+        """Give the lease back."""
+        stream, self._stream = self._stream, None
+        if stream is None or forked():
+            return
+        failed = stream.connection.failure is not None
+        stream.abort() if abort or failed else stream.close()
+
+    def __enter__(self) -> Device:
+        stack = _thread.__dict__.setdefault("stack", [])
+        stack.append(current())
+        use(self)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        use(_thread.stack.pop())
+
+
+class Pool:
+    """All devices that this process sees, in the order of the servers."""
+
+    def __init__(self, settings: config.ClientConfig) -> None:
+        self.settings = settings
+        self.devices: list[Device] = []
+        self.daemons: list[DaemonClient] = []
+        self.embedded: Any = None
+        try:
+            for address in settings.servers or (config.LOCAL,):
+                self._add(address)
+            for welcome, daemon in zip(_hello_all(self.daemons), self.daemons):
+                daemon.name = welcome.name
+                for info in welcome.devices:
+                    self.devices.append(Device(len(self.devices), daemon, info, settings))
+        except BaseException:
+            self.close()
+            raise
+        self._restrict()
+
+    def _add(self, address: Any) -> None:
+        if address == config.LOCAL:
+            from rgpu.client import embedded
+
+            self.embedded = embedded.start(self.settings)
+            address = self.embedded.address
+        self.daemons.append(DaemonClient(address, timeout=self.settings.connect_timeout))
+
+    def _restrict(self) -> None:
+        """RGPU_VISIBLE_DEVICES, with CUDA_VISIBLE_DEVICES' meaning."""
+        visible = getattr(self.settings, "visible_devices", None)
+        if visible is None:
+            return
+        chosen = [self.devices[i] for i in visible if i < len(self.devices)]
+        for ordinal, device in enumerate(chosen):
+            device.ordinal = ordinal
+        self.devices = chosen
+
+    def device(self, ordinal: int) -> Device:
+        if not 0 <= ordinal < len(self.devices):
+            raise NoSuchDevice(
+                f"there is no device {ordinal}: the pool has {len(self.devices)} "
+                f"(0..{len(self.devices) - 1}) on {', '.join(str(d.address) for d in self.daemons)}"
+            )
+        return self.devices[ordinal]
+
+    def close(self, abort: bool = False) -> None:
+        for device in self.devices:
+            try:
+                device.close(abort)
+            except SessionLost:
+                pass
+        for daemon in self.daemons:
+            daemon.close()
+        if self.embedded is not None:
+            self.embedded.stop()
+
+
+def _hello_all(daemons: list[DaemonClient]) -> list[Any]:
+    """Ask every daemon at the same time: connecting costs one round trip, not one a server."""
+    answers: list[Any] = [None] * len(daemons)
+
+    def ask(number: int) -> None:
+        try:
+            answers[number] = daemons[number].hello()
+        except Exception as error:
+            answers[number] = error
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(1, len(daemons))]
+    for thread in threads:
+        thread.start()
+    if daemons:
+        ask(0)
+    for thread in threads:
+        thread.join()
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+
+
+def _program() -> str:
+    return os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable)[:200] or "python"
+
+
+_pool: Pool | None = None
+_pool_lock = threading.RLock()
+_thread = threading.local()
+
+
+def get() -> Pool:
+    """The pool of this process, built at first use."""
+    global _pool
+    if _pool is None:
+        with _pool_lock:
+            if _pool is None:
+                _pool = Pool(config.load_client())
+                if not _pool.devices:
+                    raise ConfigError("the servers in RGPU_SERVERS have no devices")
+                atexit.register(close)
+    return _pool
+
+
+def connect(*servers: str, **settings: Any) -> Pool:
+    """Use these servers (``"host:port"``, ``"local"``) from now on, in place of RGPU_SERVERS.
+
+    Arrays of an earlier connection are gone. Keyword arguments are client settings of rgpu.toml,
+    such as ``connect_timeout=5``.
+    """
+    global _pool
+    if servers:
+        settings["servers"] = ",".join(servers)
+    with _pool_lock:
+        made = Pool(config.load_client(settings))
+        close()
+        _pool = made
+        atexit.register(close)
+    return made
+
+
+def close() -> None:
+    """Give every lease back and stop an embedded daemon. Runs by itself at exit."""
+    global _pool
+    with _pool_lock:
+        pool, _pool = _pool, None
+        _thread.__dict__.clear()
+        atexit.unregister(close)
+        if pool is not None and not forked():
+            pool.close()
+
+
+def current() -> Device:
+    """The current device of this thread."""
+    found = _thread.__dict__.get("device")
+    if found is None:
+        found = get().device(0)
+    return found
+
+
+def current_stream() -> CommandStream:
+    """The command stream of the current device."""
+    try:
+        return _thread.stream
+    except AttributeError:
+        use(current())
+        return _thread.stream
+
+
+def use(device: Device) -> None:
+    """Make a device current for this thread."""
+    _thread.device = device
+    _thread.stream = device.stream
+
+
+def reset() -> None:
+    """Forget lost sessions: the next use of each device gets a new one. Their arrays are gone."""
+    for device in get().devices:
+        if device.attached and device.stream.connection.failure is not None:
+            device.close(abort=True)
+    _thread.__dict__.pop("stream", None)
+
+
+def refuse(nbytes: int, device: Device) -> None:
+    """Raise OutOfMemoryError for what the device could not hold even when empty."""
+    raise KINDS.get("OutOfMemoryError", MemoryError)(nbytes, 0, device.memory_total)
+
+
+def stats() -> dict:
+    """Counters since the pool was built: commands, round_trips, batches, bytes_sent,
+    bytes_received, and the same by device under ``devices``."""
+    names = ("commands", "round_trips", "batches", "bytes_sent", "bytes_received")
+    result: dict[str, Any] = dict.fromkeys(names, 0)
+    result["devices"] = []
+    for device in _pool.devices if _pool is not None else ():
+        row: dict[str, Any] = dict.fromkeys(names, 0)
+        if device.attached:
+            stream = device.stream
+            row.update(
+                commands=stream.counters.commands,
+                round_trips=stream.counters.round_trips,
+                batches=stream.counters.batches,
+                bytes_sent=stream.connection.stats.bytes_sent,
+                bytes_received=stream.connection.stats.bytes_received,
+            )
+        for name in names:
+            result[name] += row[name]
+        result["devices"].append({"device": device.ordinal, "server": str(device.daemon.address), **row})
+    return result

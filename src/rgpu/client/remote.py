@@ -1,0 +1,37 @@
+"""A name for an array that lives on a device: handle, layout, stream.
+
+The base of ``rgpu.ndarray``; everything below the face works with this. Dropping the last
+reference frees the handle on the worker, batched with the commands around it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rgpu.client.meta import Meta
+
+
+class Remote:
+    """``_root`` is the array whose memory a view shares (None: its own), ``_offset`` bytes into it."""
+
+    __slots__ = ("_handle", "_meta", "_stream", "_root", "_offset")
+
+    _handle: int
+    _meta: Meta
+    _stream: Any
+    _root: Remote | None
+    _offset: int
+
+    def __del__(self) -> None:
+        try:
+            self._stream.free(self._handle)
+        except AttributeError:
+            pass  # construction failed before there was a handle
+
+
+def name(cls: type, handle: int, meta: Meta, stream: Any) -> Any:
+    """A new array object for a handle that owns its memory."""
+    array = cls.__new__(cls) if cls.__new__ is object.__new__ else object.__new__(cls)
+    array._handle, array._meta, array._stream = handle, meta, stream
+    array._root, array._offset = None, 0
+    return array

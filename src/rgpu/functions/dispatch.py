@@ -1,0 +1,268 @@
+"""From a CuPy call to a command: encode the arguments, predict the result, submit or ask.
+
+Every declared function goes through ``call``; there is no hand-written method per function.
+``binary`` and ``unary`` are the short way for operators. This room never waits unless only the
+worker can know the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rgpu.client import pool, predict
+from rgpu.client.meta import Meta
+from rgpu.client.remote import Remote
+from rgpu.client.stream import next_handle
+from rgpu.wire import ops, values
+from rgpu.wire.functions import BY_NAME, Function
+
+_T_UNARY, _T_BINARY, _T_INPLACE, _T_CALL = ops.Unary.tag, ops.Binary.tag, ops.Inplace.tag, ops.Call.tag
+_SCALARS = (bool, int, float, complex, np.generic)
+
+#: set by ``rgpu.ndarray``: the class of results, and how another device's array is brought here
+ndarray: Any = Remote
+to_device: Any = None
+
+
+def new(meta: Meta, stream: Any, handle: int, cls: Any = None) -> Any:
+    """An array object for a fresh handle. Raises OutOfMemoryError for what no device could hold."""
+    array = object.__new__(cls or ndarray)
+    array._handle, array._meta, array._stream = handle, meta, stream
+    array._root, array._offset = None, 0
+    return array
+
+
+def operand(x: Any) -> Any:
+    """Wire form of a scalar operand; TypeError like CuPy's for anything else."""
+    kind = type(x)
+    if kind is float or kind is bool:
+        return x
+    if kind is int:
+        return [values.INT, x] if -(2**63) <= x < 2**63 else values.encode(x, _no_special)
+    if isinstance(x, _SCALARS):
+        return values.encode(x, _no_special)
+    raise TypeError(f"Unsupported type {kind}")
+
+
+def _no_special(_: Any) -> None:
+    return None
+
+
+def here(array: Remote) -> Remote:
+    """The array on the current device: itself, or a copy (as peer access would read it)."""
+    if array._stream is pool.current_stream():
+        return array
+    return to_device(array)
+
+
+def unary(function: Function, a: Remote) -> Any:
+    """``function(a)`` for an element-wise function."""
+    stream = pool.current_stream()
+    if a._stream is not stream:
+        a = here(a)
+    meta = predict.elementwise(function.name, (a._meta,))
+    handle = next_handle()
+    stream.submit_predicted((_T_UNARY, function.id, handle, a._handle), (handle,), (meta,))
+    return new(meta, stream, handle)
+
+
+def binary(function: Function, a: Any, b: Any) -> Any:
+    """``function(a, b)``; at least one operand is an array."""
+    stream = pool.current_stream()
+    if isinstance(a, Remote):
+        if a._stream is not stream:
+            a = here(a)
+        left, wire_a = a._meta, a._handle
+    else:
+        left, wire_a = a, operand(a)
+    if isinstance(b, Remote):
+        if b._stream is not stream:
+            b = here(b)
+        right, wire_b = b._meta, b._handle
+    else:
+        right, wire_b = b, operand(b)
+    meta = predict.elementwise(function.name, (left, right))
+    if meta.nbytes > stream.device.memory_total:
+        pool.refuse(meta.nbytes, stream.device)
+    handle = next_handle()
+    stream.submit_predicted((_T_BINARY, function.id, handle, wire_a, wire_b), (handle,), (meta,))
+    return new(meta, stream, handle)
+
+
+def inplace(function: Function, a: Remote, b: Any) -> Any:
+    """``function(a, b, out=a)``."""
+    stream = a._stream
+    if isinstance(b, Remote):
+        if b._stream is not stream:
+            with stream.device:
+                b = here(b)
+        right, wire_b = b._meta, b._handle
+    else:
+        right, wire_b = b, operand(b)
+    predict.inplace(function.name, a._meta, right)
+    stream.submit((_T_INPLACE, function.id, a._handle, wire_b))
+    return a
+
+
+class _Arguments:
+    """One walk over the arguments of a call: wire form, layouts, signature, arrays."""
+
+    def __init__(self, stream: Any, args: tuple, kwargs: dict, accept_host: bool) -> None:
+        self.stream, self.accept_host = stream, accept_host
+        self.key: list = []
+        self.wire = [self.walk(x) for x in args]
+        self.wire_kw = {}
+        for name, x in kwargs.items():
+            self.key.append(name)
+            self.wire_kw[name] = self.walk(x)
+
+    def walk(self, x: Any) -> Any:
+        kind = type(x)
+        if kind is tuple or kind is list:
+            self.key.append((kind, len(x)))
+            tag = values.TUPLE if kind is tuple else values.LIST
+            return [tag, *[self.walk(item) for item in x]]
+        return values.encode(x, self.special) if kind not in (bool, int, float, str, type(None)) else self.plain(x)
+
+    def plain(self, x: Any) -> Any:
+        # A float's value never decides a layout; an integer's, a string's or a flag's may.
+        self.key.append(float if type(x) is float else (type(x), x))
+        return x if type(x) is not int or -(2**63) <= x < 2**63 else values.encode(x, _no_special)
+
+    def special(self, x: Any) -> Any:
+        if isinstance(x, Remote):
+            if x._stream is not self.stream:
+                x = here(x)
+                self.keep = x
+            self.key.append(x._meta)
+            return [values.HANDLE, x._handle]
+        found = getattr(x, "_remote_handle", None)
+        if found is not None:
+            self.key.append(type(x))
+            return [values.HANDLE, found]
+        if isinstance(x, np.ndarray):
+            if not self.accept_host:
+                raise TypeError(f"Unsupported type {type(x)}")
+            self.key.append((x.shape, x.dtype, x.tobytes()) if x.size <= 256 else object())
+            return None
+        if isinstance(x, np.generic):
+            self.key.append(x.dtype if x.dtype.kind in "fc" else (x.dtype, x.item()))
+            return None
+        if isinstance(x, dict):
+            self.key.append((dict, tuple(x)))
+            return [values.DICT, *[self.walk(item) for pair in x.items() for item in pair]]
+        self.key.append((slice, x.start, x.stop, x.step) if isinstance(x, slice) else x)
+        return None
+
+
+def metas(x: Any) -> Any:
+    """The same arguments with arrays as their layouts, for the rules."""
+    if isinstance(x, Remote):
+        return x._meta
+    if type(x) in (tuple, list):
+        return type(x)(metas(item) for item in x)
+    return x
+
+
+_HOST_KINDS = {"object", "internal"}
+_HOST_FUNCTIONS = {"percentile", "quantile", "nanpercentile", "nanquantile", "pad", "interp", "take", "tile", "repeat"}
+
+
+def call(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Run a declared function and return its result as the user sees it."""
+    function = BY_NAME[name]
+    kind = function.kind
+    if kind == "unary" and len(args) == 1 and not kwargs and isinstance(args[0], Remote):
+        return unary(function, args[0])
+    stream = pool.current_stream()
+    out = kwargs.get("out")
+    if isinstance(out, Remote) and out._stream is not stream:
+        with out._stream.device:
+            return call(name, *args, **kwargs)
+    accept = kind in _HOST_KINDS or name in _HOST_FUNCTIONS
+    encoded = _Arguments(stream, args, kwargs, accept)
+    if kind in ("mutate", "internal") or out is not None:
+        return run(function, encoded, out)
+    if kind == "wait":
+        return ask(function, encoded)
+    key = (function.id, *encoded.key)
+    try:
+        tree = predict.learned.get(key)
+    except TypeError:
+        key, tree = None, None
+    if tree is None:
+        tree = predict.predict(name, kind, metas(args), {k: metas(x) for k, x in kwargs.items()})
+        if tree is None:
+            return ask(function, encoded, key)
+        if key is not None:
+            predict.learned[key] = tree
+    return submit(function, encoded, tree)
+
+
+def run(function: Function, encoded: _Arguments, result: Any = None) -> Any:
+    """Submit a call that makes no new array."""
+    encoded.stream.submit((_T_CALL, function.id, (), encoded.wire, encoded.wire_kw))
+    return result
+
+
+def submit(function: Function, encoded: _Arguments, tree: Any) -> Any:
+    """Submit a call whose results the client knows."""
+    leaves: list[Meta] = []
+    flatten(tree, leaves)
+    stream = encoded.stream
+    if sum(meta.nbytes for meta in leaves) > stream.device.memory_total:
+        pool.refuse(sum(meta.nbytes for meta in leaves), stream.device)
+    handles = [next_handle() for _ in leaves]
+    stream.submit_predicted((_T_CALL, function.id, handles, encoded.wire, encoded.wire_kw), handles, leaves)
+    arrays = iter([new(meta, stream, handle) for meta, handle in zip(leaves, handles)])
+    return rebuild(tree, arrays)
+
+
+def ask(function: Function, encoded: _Arguments, key: Any = None) -> Any:
+    """Wait for the worker's answer; learn the layouts when the signature decides them."""
+    stream = encoded.stream
+    leaves: list[Meta] = []
+    answer = stream.ask(function.id, encoded.wire, encoded.wire_kw)
+
+    def result(handle: int, dtype: Any, shape: list) -> Any:
+        meta = predict.fresh(tuple(shape), values.decode_dtype(dtype))
+        leaves.append(meta)
+        return new(meta, stream, handle)
+
+    value = values.Decoder(lambda handle: None, result)(answer)
+    if key is not None:
+        tree = shape_of(value)
+        if tree is not None:
+            predict.learned[key] = tree
+    return value
+
+
+def shape_of(value: Any) -> Any:
+    """Tree of layouts of a result made of arrays only, else None."""
+    if isinstance(value, Remote):
+        return value._meta
+    if isinstance(value, tuple | list) and value:
+        items = [shape_of(item) for item in value]
+        return None if any(item is None for item in items) else type(value)(items)
+    return None
+
+
+def flatten(tree: Any, into: list) -> None:
+    if type(tree) is Meta:
+        into.append(tree)
+    else:
+        for item in tree:
+            flatten(item, into)
+
+
+def rebuild(tree: Any, arrays: Any) -> Any:
+    if type(tree) is Meta:
+        return next(arrays)
+    return type(tree)(rebuild(item, arrays) for item in tree)
+
+
+def total(shape: Any) -> int:
+    return math.prod(shape)
