@@ -29,7 +29,7 @@ from rgpu.errors import (
     SessionLost,
     WorkerLost,
 )
-from rgpu.session import Connection, Session
+from rgpu.session import Session
 
 _SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
 
@@ -66,9 +66,9 @@ class Device:
             self.index, user=_user(), host=socket.gethostname(), pid=os.getpid(), program=_program()
         )
         self.session = granted.session
-        connection = Connection(Session(granted.session, granted.epoch), link.connect(granted.endpoint))
         stream = CommandStream(
-            connection,
+            Session(granted.session, granted.epoch),
+            link.connect(granted.endpoint),
             name=self.name,
             blocking=self.settings.launch_blocking,
             check=self.settings.check_prediction,

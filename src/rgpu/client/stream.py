@@ -20,6 +20,7 @@ import numpy as np
 from rgpu.client import failures
 from rgpu.client.stats import Counters
 from rgpu.errors import ForkError, ProtocolError, SessionLost
+from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 
 BATCH = 512  # commands that leave together; 256 to 1,024 measured best
@@ -37,18 +38,20 @@ def reserve_handles() -> int:
 
 
 class CommandStream:
-    """Commands to one worker, over one connection (``rgpu.session.connection.Connection``)."""
+    """Commands to one worker, in one session."""
 
     def __init__(
         self,
-        connection: Any,
+        session: Session,
+        link: Any,
         *,
         name: str = "",
         blocking: bool = False,
         check: bool = False,
         on_silence: Callable[[CommandStream], None] | None = None,
     ) -> None:
-        self.connection, self.name = connection, name
+        self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
+        self.name = name
         self.blocking, self.check = blocking, check
         self.pending: list = []
         self.places: list = []  # (code, instruction) of the user's line, parallel to pending
@@ -148,7 +151,7 @@ class CommandStream:
         except SessionLost as error:
             raise failures.fresh(error) from None
         if self._batch % 64 == 0:
-            self.poll()
+            self.connection.pump()
             for batch in list(itertools.islice(self._sent_places, max(0, len(self._sent_places) - 1024))):
                 del self._sent_places[batch]
 
@@ -194,11 +197,10 @@ class CommandStream:
         self.flush()
         connection, replies = self.connection, self._replies
         while True:
-            with self.lock:
-                self.poll()
-                if reply in replies:
-                    answer = replies.pop(reply)
-                    break
+            connection.pump()
+            if reply in replies:
+                answer = replies.pop(reply)
+                break
             if connection.failure is not None:
                 raise failures.fresh(connection.failure)
             connection.wait(0.05)
@@ -211,25 +213,16 @@ class CommandStream:
 
     def look_after(self) -> None:
         """The link is down: find out (not more than five times a second) whether the worker lives."""
-        now = time.monotonic()
-        if self._on_silence is not None and now - self._asked_at > 0.2:
+        now, since = time.monotonic(), self.connection.down_since
+        if self._on_silence and since is not None and now - since > 0.3 and now - self._asked_at > 0.2:
             self._asked_at = now
             self._on_silence(self)
 
-    def poll(self) -> None:
-        """Take in what has arrived. Never waits."""
-        with self.lock:
-            connection = self.connection
-            connection.pump(self._sink)
-            while (frames := connection.take()) is not None:
-                connection.mark_done(1)
-                self._receive(frames)
-
     def _sink(self, frames: list) -> memoryview | None:
         """Where the payload of a Data reply belongs, so that it is received in place."""
-        if len(frames) != 2:
+        if len(frames) != 1:
             return None
-        message = codec.unpack(frames[1])
+        message = codec.unpack(frames[0])
         if type(message) is list and message and message[0] == ops.Data.tag:
             reply = ops.Reply.decode(message)
             sink = self._sinks.get(reply.reply_to)
@@ -238,6 +231,8 @@ class CommandStream:
         return None
 
     def _receive(self, frames: list) -> None:
+        """One reply, from whichever thread moved the connection on."""
+        self.connection.mark_done(1)
         reply = ops.Reply.decode(codec.unpack(frames[0]))
         if isinstance(reply, ops.Done.Record):
             self._replies[reply.reply_to] = reply.value
@@ -341,7 +336,7 @@ class _Ticker:
             for stream in list(self._streams):
                 try:
                     stream.flush()
-                    stream.poll()
+                    stream.connection.pump()
                     if stream.connection.down_since is not None:
                         stream.look_after()
                 except Exception as error:  # told to the user at the next submit or wait

@@ -7,7 +7,6 @@ worker can know the result.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -113,6 +112,7 @@ class _Arguments:
     def __init__(self, stream: Any, args: tuple, kwargs: dict, accept_host: bool) -> None:
         self.stream, self.accept_host = stream, accept_host
         self.key: list = []
+        self.kept: list = []
         self.wire = [self.walk(x) for x in args]
         self.wire_kw = {}
         for name, x in kwargs.items():
@@ -135,8 +135,9 @@ class _Arguments:
     def special(self, x: Any) -> Any:
         if isinstance(x, Remote):
             if x._stream is not self.stream:
-                x = here(x)
-                self.keep = x
+                with self.stream.device:
+                    x = here(x)
+                self.kept.append(x)  # until the command that uses it is queued
             self.key.append(x._meta)
             return [values.HANDLE, x._handle]
         found = getattr(x, "_remote_handle", None)
@@ -264,5 +265,12 @@ def rebuild(tree: Any, arrays: Any) -> Any:
     return type(tree)(rebuild(item, arrays) for item in tree)
 
 
-def total(shape: Any) -> int:
-    return math.prod(shape)
+def run_internal(name: str, *args: Any, **kwargs: Any) -> None:
+    """Submit a declared internal function that makes no new array, on its first argument's device."""
+    encoded = _Arguments(args[0]._stream, args, kwargs, True)
+    run(BY_NAME[name], encoded)
+
+
+def call_predicted(name: str, tree: Any, *args: Any, **kwargs: Any) -> Any:
+    """Submit a declared function whose result layout the caller already knows."""
+    return submit(BY_NAME[name], _Arguments(pool.current_stream(), args, kwargs, True), tree)

@@ -1,0 +1,150 @@
+"""Views: arrays over another array's memory, computed on the client by NumPy itself.
+
+A function of NumPy runs on the array's shadow; what comes back is turned into a ``View``
+command. Nothing here touches data, so nothing waits. Where NumPy would have to copy, so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rgpu.client import meta as layouts
+from rgpu.client.meta import Meta
+from rgpu.client.remote import Remote
+from rgpu.client.stream import next_handle
+from rgpu.functions import dispatch
+from rgpu.wire import ops
+
+
+def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
+    """The view of ``array``'s memory with this layout, ``offset`` bytes from the array's first element."""
+    root = array._root or array
+    stream, handle = array._stream, next_handle()
+    offset = array._offset + offset if meta.size else 0
+    stream.submit_predicted(
+        ops.View.encode(handle, root._handle, meta.wire, meta.shape, meta.strides, offset), (handle,), (meta,)
+    )
+    view = dispatch.new(meta, stream, handle, cls or type(array))
+    view._root, view._offset = root, offset
+    return view
+
+
+def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any) -> Any:
+    """Run a NumPy function that makes views on the array's shadow; arrays in its result become views."""
+    return _wrap(array, function(array._meta.shadow, *args, **kwargs))
+
+
+def _wrap(array: Remote, result: Any) -> Any:
+    if isinstance(result, np.ndarray):
+        if result is array._meta.shadow:
+            return make(array, array._meta, 0)
+        found = layouts.view_of_shadow(result)
+        if found is None:
+            raise ValueError("this function would have to copy the array")
+        return make(array, *found)
+    if isinstance(result, tuple | list):
+        return type(result)(_wrap(array, item) for item in result)
+    return result
+
+
+def reshape(array: Any, shape: Any, order: str = "C") -> Any:
+    """A view where the layout allows it, otherwise a reshaped copy."""
+    if order not in ("C", "F", "A"):
+        raise ValueError(f"order must be one of 'C', 'F', or 'A' (got {order!r})")
+    if order == "A":
+        order = "F" if array._meta.f and not array._meta.c else "C"
+    shape = _complete(shape, array._meta.size)
+    for _ in range(2):
+        shadow = array._meta.shadow
+        result = _reshaped(shadow, shape, order)
+        if result is not None:
+            return make(array, *layouts.view_of_shadow(result))  # type: ignore[misc]
+        array = copy(array, order)
+    raise ValueError(f"cannot reshape array of size {array._meta.size} into shape {shape}")
+
+
+def _complete(shape: Any, size: int) -> tuple[int, ...]:
+    shape = tuple(int(n) for n in shape) if isinstance(shape, tuple | list) else (int(shape),)
+    known = 1
+    for extent in shape:
+        known *= extent if extent != -1 else 1
+    unknown = shape.count(-1)
+    if unknown > 1:
+        raise ValueError("can only specify one unknown dimension")
+    if (unknown and (known == 0 or size % known)) or (not unknown and known != size) or min(shape, default=0) < -1:
+        raise ValueError(f"cannot reshape array of size {size} into shape {shape}")
+    return tuple(size // known if extent == -1 else extent for extent in shape)
+
+
+def _reshaped(shadow: np.ndarray, shape: tuple, order: str) -> np.ndarray | None:
+    """NumPy's no-copy reshape of a shadow, or None; a copying one would read memory that is not there."""
+    target, extents = (shadow, shape) if order == "C" else (shadow.T, shape[::-1])
+    if not shadow.size:
+        strides = layouts.c_strides(extents, shadow.itemsize)
+        result = np.lib.stride_tricks.as_strided(target.reshape(-1)[:0], extents, strides)
+    else:
+        strides = _no_copy_strides(target.shape, target.strides, extents, shadow.itemsize)
+        if strides is None:
+            return None
+        result = np.lib.stride_tricks.as_strided(target, extents, strides)
+    return result if order == "C" else result.T
+
+
+def _no_copy_strides(old: tuple, strides: tuple, new: tuple, itemsize: int) -> tuple | None:
+    """Strides of a C-order reshape without copying, or None: groups of axes that are contiguous
+    among themselves may be split and joined, nothing else."""
+    axes = [(n, s) for n, s in zip(old, strides) if n != 1]
+    result: list[int] = [0] * len(new)
+    i, j = 0, 0
+    while i < len(axes) and j < len(new):
+        size_old, size_new, i_end, j_end = axes[i][0], new[j], i + 1, j + 1
+        while size_old != size_new:
+            if size_new < size_old:
+                size_new *= new[j_end]
+                j_end += 1
+            else:
+                size_old *= axes[i_end][0]
+                i_end += 1
+        for k in range(i, i_end - 1):
+            if axes[k][1] != axes[k + 1][0] * axes[k + 1][1]:
+                return None
+        stride = axes[i_end - 1][1]
+        for k in range(j_end - 1, j - 1, -1):
+            result[k] = stride
+            stride *= new[k]
+        i, j = i_end, j_end
+    last = result[j - 1] if j else itemsize
+    for k in range(j, len(new)):
+        result[k] = last
+    return tuple(result)
+
+
+def copy(array: Remote, order: str = "C", dtype: Any = None, cls: Any = None) -> Any:
+    """A new array with the content, in order 'C', 'F', 'A' or 'K', cast to ``dtype`` if given."""
+    meta = layouts.ordered(array._meta, order, None if dtype is None else np.dtype(dtype))
+    result = empty(meta, array._stream, cls or type(array))
+    dispatch.run_internal("ndarray.astype", result, array)
+    return result
+
+
+def empty(meta: Meta, stream: Any, cls: Any = None) -> Any:
+    """A new array of this layout, content undefined."""
+    if meta.nbytes > stream.device.memory_total:
+        dispatch.pool.refuse(meta.nbytes, stream.device)
+    handle = next_handle()
+    strides = None if meta.c else meta.strides
+    stream.submit_predicted(ops.Empty.encode(handle, meta.wire, meta.shape, strides), (handle,), (meta,))
+    return dispatch.new(meta, stream, handle, cls)
+
+
+def broadcast_to(array: Remote, shape: Any) -> Any:
+    return apply(np.broadcast_to, array, tuple(shape) if isinstance(shape, tuple | list) else (shape,))
+
+
+def ravel(array: Any, order: str = "C") -> Any:
+    if order == "K":
+        order = "F" if array._meta.f and not array._meta.c else "C"
+    return reshape(array, -1, order)
