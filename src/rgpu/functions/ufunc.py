@@ -1,0 +1,139 @@
+"""CuPy's ufunc objects: ``add(a, b, out=, where=, dtype=, casting=)`` and their methods.
+
+Two operands without options take the short way of ``dispatch.binary``; everything else is one
+``ufunc.call`` command. NumPy arrays and lists are refused, as CuPy refuses them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgpu.client import predict
+from rgpu.client.remote import Remote
+from rgpu.functions import creation, dispatch
+from rgpu.wire.functions import BY_NAME, Function
+
+
+class ufunc:  # noqa: N801 - CuPy's name
+    """An element-wise function. ``name`` is CuPy's (``cupy_add``), ``types`` NumPy's signatures."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._numpy = predict.numpy_function(function.name)
+        self.__name__ = function.name.rpartition(".")[2]
+        self.name = f"cupy_{self.__name__}"
+        self.nin: int = getattr(self._numpy, "nin", 1 if function.kind == "unary" else 2)
+        self.nout: int = getattr(self._numpy, "nout", 1)
+        self.nargs = self.nin + self.nout
+        self.__doc__ = f"{self.__name__}: element by element, on the device; see numpy.{self.__name__}."
+
+    def __repr__(self) -> str:
+        return f"<ufunc '{self.name}'>"
+
+    @property
+    def types(self) -> list[str]:
+        return [t for t in getattr(self._numpy, "types", []) if not set(t) & set("gGOMm")]
+
+    def __call__(self, *args: Any, out: Any = None, where: Any = True, **options: Any) -> Any:
+        nin = self.nin
+        if len(args) == nin and out is None and where is True and not options:
+            if nin == 2:
+                a, b = args
+                if isinstance(a, Remote) or isinstance(b, Remote):
+                    override = _override(self, args)
+                    return dispatch.binary(self._function, a, b) if override is None else override[0]
+            elif self.nout == 1 and isinstance(args[0], Remote):
+                return dispatch.unary(self._function, args[0])
+        return self._general(args, out, where, options)
+
+    def _general(self, args: tuple, out: Any, where: Any, options: dict) -> Any:
+        if len(args) > self.nin:
+            if out is not None:
+                raise ValueError("cannot specify 'out' as both a positional and keyword argument")
+            args, out = args[: self.nin], args[self.nin :]
+        if len(args) < self.nin:
+            raise TypeError(f"{self.name}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given")
+        outs = out if isinstance(out, tuple) else (out,) * (out is not None)
+        for x in (*args, *([] if where is True else [where])):
+            if not isinstance(x, Remote) and not isinstance(x, bool | int | float | complex | np.generic):
+                raise TypeError(f"Unsupported type {type(x)}")
+        for x in outs:
+            if x is not None and not isinstance(x, Remote):
+                raise TypeError("return arrays must be of ArrayType")
+        if not any(isinstance(x, Remote) for x in args):
+            args = (creation.array(args[0]), *args[1:])
+        options = {key: value for key, value in options.items() if value is not None}
+        operands = tuple(x._meta if isinstance(x, Remote) else x for x in args)
+        limits = {key: np.dtype(value) if key == "dtype" else value for key, value in options.items() if key in ("dtype", "casting")}
+        tree = predict.elementwise(self._function.name, operands, **limits)
+        name = self._function.name
+        if outs and any(x is not None for x in outs):
+            self._check_out(tree, outs, options.get("casting", "same_kind"))
+            if where is not True:
+                options["where"] = where
+            call_args = (name, *args)
+            result = outs if len(outs) > 1 else outs[0]
+            with outs[0]._stream.device:
+                dispatch.run_internal("ufunc.call", outs[0], *call_args, outs, options)
+            return result
+        if where is not True:
+            options["where"] = where
+        return dispatch.call_predicted("ufunc.call", tree, None, name, *args, (), options)
+
+    @staticmethod
+    def _check_out(tree: Any, outs: tuple, casting: str) -> None:
+        results = tree if isinstance(tree, tuple) else (tree,)
+        for meta, out in zip(results, outs):
+            if out is None:
+                continue
+            if np.broadcast_shapes(meta.shape, out._meta.shape) != out._meta.shape:
+                raise ValueError("Out shape is mismatched")
+            if not np.can_cast(meta.dtype, out._meta.dtype, casting):
+                raise TypeError(f"output (typecode '{meta.dtype.char}') could not be coerced to provided output "
+                                f"parameter (typecode '{out._meta.dtype.char}') according to the casting rule \"{casting}\"")  # fmt: skip
+
+    # ---- methods ------------------------------------------------------------------------------
+
+    def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        name = self._function.name
+        out = kwargs.get("out")
+        if isinstance(out, tuple):
+            kwargs["out"] = out = out[0]
+        return dispatch.call(f"ufunc.{method}", name, *args, **kwargs)
+
+    def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        return dispatch.call_learned("ufunc.reduce", self.__name__, array, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+
+    def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+        return dispatch.call_learned("ufunc.accumulate", self.__name__, array, axis=axis, dtype=dtype, out=out)
+
+    def reduceat(self, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+        return dispatch.call_learned("ufunc.reduceat", self.__name__, array, indices, axis=axis, dtype=dtype, out=out)
+
+    def outer(self, A: Any, B: Any, **kwargs: Any) -> Any:
+        A, B = (x if isinstance(x, Remote) else creation.array(x) for x in (A, B))
+        from rgpu.functions import views
+
+        return self(views.reshape(A, A._meta.shape + (1,) * B._meta.ndim), B, **kwargs)
+
+    def at(self, a: Any, indices: Any, b: Any = None) -> None:
+        dispatch.run_internal("ufunc.at", a, self.__name__, indices, b)
+
+
+def _override(self: ufunc, args: tuple) -> Any:
+    """NumPy's protocol: another class's ``__array_ufunc__`` decides first. (result,) or None."""
+    for x in args:
+        if not isinstance(x, Remote):
+            method = getattr(type(x), "__array_ufunc__", None)
+            if method is not None and not isinstance(x, np.ndarray | np.generic):
+                result = method(x, self, "__call__", *args)
+                if result is not NotImplemented:
+                    return (result,)
+    return None
+
+
+UFUNCS: dict[str, ufunc] = {
+    name: ufunc(function) for name, function in BY_NAME.items() if function.kind in ("unary", "binary", "ufunc") and name != "matmul"
+}

@@ -1,0 +1,525 @@
+"""``ndarray``: what a user holds in hand. Handle, layout, stream; no data.
+
+Operators become commands through ``functions.dispatch``; views and indices are computed on the
+client; only ``get`` and what needs a host value waits. Methods that CuPy also has as functions
+come from a table, not from hand-written bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgpu.client import meta as layouts
+from rgpu.client import pool
+from rgpu.client.remote import Remote
+from rgpu.functions import creation, dispatch, indexing, views
+from rgpu.functions.ufunc import UFUNCS
+from rgpu.wire.functions import BY_NAME
+
+_IMPLICIT = (
+    "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
+)
+
+
+class ndarray(Remote):  # noqa: N801 - CuPy's name
+    """A multi-dimensional array on a remote device (constructor as CuPy's: shape, dtype, memptr, strides, order)."""
+
+    __slots__ = ()
+    __module__ = "cupy"
+    __array_priority__ = 100
+    __hash__ = None  # type: ignore[assignment]
+
+    def __new__(
+        cls, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C", **_: Any
+    ) -> Any:
+        shape, dtype = creation.checked_shape(shape), creation.checked_dtype(dtype)
+        if memptr is not None:
+            return memptr._array(cls, shape, dtype, strides, order)
+        if strides is not None:
+            meta = layouts.intern(shape, dtype, tuple(strides))
+        else:
+            meta = layouts.ordered(layouts.fresh(shape, dtype), order)
+        array = views.empty(meta, pool.current_stream(), cls)
+        array.__array_finalize__(None)
+        return array
+
+    def __array_finalize__(self, obj: Any) -> None:
+        """Hook for subclasses, as NumPy's."""
+
+    # ---- what it looks like -------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._meta.shape
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        shape = views._complete(shape, self._meta.size)
+        result = views._reshaped(self._meta.shadow, shape, "C")
+        if result is None:
+            raise AttributeError("incompatible shape")
+        self._become(views.make(self, *layouts.view_of_shadow(result)))  # type: ignore[misc]
+
+    def _become(self, view: Remote) -> None:
+        """Take the identity of a view of oneself, for setters that change the layout in place."""
+        keep = object.__new__(ndarray)
+        for slot in Remote.__slots__:
+            setattr(keep, slot, getattr(self, slot))
+        for slot in Remote.__slots__:
+            setattr(self, slot, getattr(view, slot))
+        if self._root is view._root and self._root is self:
+            self._root = keep
+        view._stream = _NoStream  # its handle lives on in self
+        if keep._root is not None:
+            self._root = keep._root
+
+    dtype = property(lambda self: self._meta.dtype)
+    strides = property(lambda self: self._meta.strides)
+    ndim = property(lambda self: self._meta.ndim)
+    size = property(lambda self: self._meta.size)
+    itemsize = property(lambda self: self._meta.itemsize)
+    nbytes = property(lambda self: self._meta.nbytes)
+    base = property(lambda self: self._root)
+
+    @property
+    def flags(self) -> Any:
+        return Flags(self._meta.c, self._meta.f, self._root is None)
+
+    @property
+    def device(self) -> Any:
+        from rgpu import cuda
+
+        return cuda.Device(self._stream.device.ordinal)
+
+    @property
+    def data(self) -> Any:
+        from rgpu.cuda import memory
+
+        return memory.pointer_of(self)
+
+    @property
+    def T(self) -> Any:  # noqa: N802
+        return self.transpose() if self._meta.ndim > 1 else self
+
+    @property
+    def mT(self) -> Any:  # noqa: N802
+        if self._meta.ndim < 2:
+            raise ValueError("matrix transpose with ndim < 2 is undefined")
+        return self.swapaxes(-1, -2)
+
+    @property
+    def real(self) -> Any:
+        return views.apply(lambda x: x.real, self) if self._meta.dtype.kind == "c" else self
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self.real[...] = value
+
+    @property
+    def imag(self) -> Any:
+        if self._meta.dtype.kind == "c":
+            return views.apply(lambda x: x.imag, self)
+        return creation.zeros(self._meta.shape, self._meta.dtype)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        if self._meta.dtype.kind != "c":
+            raise TypeError("cannot set imag of a real array")
+        self.imag[...] = value
+
+    @property
+    def flat(self) -> Any:
+        from rgpu.functions.iterate import flatiter
+
+        return flatiter(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[:] = value
+
+    def __len__(self) -> int:
+        if not self._meta.ndim:
+            raise TypeError("len() of unsized object")
+        return self._meta.shape[0]
+
+    def __iter__(self) -> Any:
+        if not self._meta.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(self._meta.shape[0]))
+
+    # ---- to the host (these wait) ---------------------------------------------------------------
+
+    def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray:
+        """The content as a NumPy array, in order 'C', 'F' or 'A'; ``out`` must fit exactly."""
+        meta = self._meta
+        if out is not None:
+            if not isinstance(out, np.ndarray):
+                raise TypeError(f"Only numpy.ndarray can be obtained from cupy.ndarray (actual: {type(out)})")
+            if meta.dtype != out.dtype:
+                raise TypeError(f"{meta.dtype} array cannot be obtained to {out.dtype} array")
+            if meta.shape != out.shape:
+                raise ValueError(f"Shape mismatch. Expected shape: {meta.shape}, actual shape: {out.shape}")
+            if not (out.flags.c_contiguous or out.flags.f_contiguous):
+                raise RuntimeError("`out` must be either C-contiguous or F-contiguous")
+            order = "C" if out.flags.c_contiguous else "F"
+        else:
+            order = (order or "C").upper()
+            if order not in ("C", "F", "A", "K"):
+                raise ValueError(f"unsupported order: {order}")
+            order = "F" if order == "F" or (order in "AK" and meta.f and not meta.c) else "C"
+            out = np.empty(meta.shape, meta.dtype, order)
+        if meta.size:
+            self._stream.read(self._handle, out, order)
+        return out
+
+    def set(self, arr: Any, stream: Any = None) -> None:
+        """Overwrite the content with a NumPy array of the same shape and dtype."""
+        meta = self._meta
+        if not isinstance(arr, np.ndarray):
+            raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
+        if meta.dtype != arr.dtype:
+            raise TypeError(f"{arr.dtype} array cannot be set to {meta.dtype} array")
+        if meta.shape != arr.shape:
+            raise ValueError(f"Shape mismatch. Expected shape: {meta.shape}, actual shape: {arr.shape}")
+        if not (meta.c or meta.f):
+            raise RuntimeError("Cannot set to non-contiguous array")
+        if meta.size:
+            host = np.ascontiguousarray(arr) if meta.c else np.asfortranarray(arr)
+            self._stream.write(self._handle, creation.bytes_of(host if meta.c else host.T))
+
+    def item(self, *args: Any) -> Any:
+        if args:
+            return self.get().item(*args)
+        if self._meta.size != 1:
+            raise ValueError("can only convert an array of size 1 to a Python scalar")
+        return self.get().item()
+
+    def tolist(self) -> Any:
+        return self.get().tolist()
+
+    def tobytes(self, order: str = "C") -> bytes:
+        return self.get().tobytes(order)
+
+    def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
+        self.get().tofile(fid, sep, format)
+
+    def dump(self, file: Any) -> None:
+        self.get().dump(file)
+
+    def dumps(self) -> bytes:
+        return self.get().dumps()
+
+    def __bool__(self) -> bool:
+        if self._meta.size == 1:
+            return bool(self.get())
+        if self._meta.size == 0:
+            return bool(np.empty(self._meta.shape, self._meta.dtype))
+        raise ValueError(
+            "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+        )
+
+    def __int__(self) -> int:
+        return int(self.get())
+
+    def __float__(self) -> float:
+        return float(self.get())
+
+    def __complex__(self) -> complex:
+        return complex(self.get())
+
+    def __index__(self) -> int:
+        return self.get().__index__()
+
+    def __repr__(self) -> str:
+        return repr(self.get())
+
+    def __str__(self) -> str:
+        return str(self.get())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.get(), spec)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError(_IMPLICIT)
+
+    def __reduce__(self) -> Any:
+        return creation.array, (self.get(order="A"),)
+
+    def __copy__(self) -> Any:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        with self._stream.device:
+            return self.copy()
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+        """A host copy for ``dl_device=(1, 0)``; the memory itself is on another machine."""
+        if dl_device is None or tuple(dl_device) == (1, 0):
+            if dl_device is None or copy is False:
+                raise BufferError("the data is on a remote device: ask for a host copy with dl_device=(1, 0)")
+            return self.get().__dlpack__()
+        raise BufferError(f"cannot export a remote array to DLPack device {dl_device}")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self._stream.device.ordinal)
+
+    # ---- views and copies -----------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        return indexing.getitem(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        indexing.setitem(self, index, value)
+
+    def reshape(self, *shape: Any, order: str = "C", **_: Any) -> Any:
+        return views.reshape(self, shape[0] if len(shape) == 1 else shape, order)
+
+    def ravel(self, order: str = "C") -> Any:
+        return views.ravel(self, order)
+
+    def flatten(self, order: str = "C") -> Any:
+        flat = views.ravel(self, order)
+        return flat if flat._root is not self and flat._root is not self._root and flat is not self else views.copy(flat)
+
+    def transpose(self, *axes: Any) -> Any:
+        return views.apply(np.ndarray.transpose, self, *axes)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        return views.apply(np.ndarray.swapaxes, self, axis1, axis2)
+
+    def squeeze(self, axis: Any = None) -> Any:
+        return views.apply(np.ndarray.squeeze, self, axis)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        return views.apply(np.ndarray.diagonal, self, offset, axis1, axis2)
+
+    def view(self, dtype: Any = None, array_class: Any = None, type: Any = None) -> Any:  # noqa: A002
+        if isinstance(dtype, _TYPE) and issubclass(dtype, Remote):
+            dtype, array_class = None, dtype
+        shadow = self._meta.shadow if dtype is None else self._meta.shadow.view(np.dtype(dtype))
+        meta, offset = layouts.view_of_shadow(shadow)  # type: ignore[misc]
+        result = views.make(self, meta, offset, array_class or type)
+        result.__array_finalize__(self)
+        return result
+
+    def copy(self, order: str = "C") -> Any:
+        if self._stream is not pool.current_stream():
+            return dispatch.to_device(self)
+        return views.copy(self, order)
+
+    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: Any = None, copy: bool = True) -> Any:
+        dtype = creation.checked_dtype(dtype)
+        if not np.can_cast(self._meta.dtype, dtype, casting):
+            raise TypeError(f"Cannot cast array data from {self._meta.dtype!r} to {dtype!r} according to the rule '{casting}'")
+        if not copy and dtype == self._meta.dtype and layouts.ordered(self._meta, order) is self._meta:
+            return self
+        return views.copy(self, order, dtype)
+
+    def fill(self, value: Any) -> None:
+        if isinstance(value, Remote):
+            self[...] = value
+        else:
+            dispatch.run_internal("ndarray.fill", self, indexing._scalar(value, self._meta.dtype))
+
+    def conj(self) -> Any:
+        return self.conjugate()
+
+    def conjugate(self) -> Any:
+        return UFUNCS["conjugate"](self) if self._meta.dtype.kind == "c" else self
+
+    def sort(self, axis: int = -1) -> None:
+        if not self._meta.ndim:
+            raise np.exceptions.AxisError("Sorting arrays with the rank of zero is not supported")
+        dispatch.run_internal("ndarray.sort", self, axis)
+
+    def partition(self, kth: Any, axis: int = -1) -> None:
+        dispatch.run_internal("ndarray.partition", self, kth, axis)
+
+    def put(self, indices: Any, values: Any, mode: str = "wrap") -> None:
+        dispatch.call("put", self, indices, values, mode=mode)
+
+    def byteswap(self, inplace: bool = False) -> Any:
+        target = self if inplace else self.copy()
+        dispatch.run_internal("ndarray.byteswap", target)
+        return target
+
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        return dispatch.call("max", self, **_options(axis=axis, out=out, keepdims=keepdims))
+
+    # ---- protocols ------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        ours = UFUNCS.get(ufunc.__name__)
+        if ufunc.__name__ == "matmul" and method == "__call__":
+            return dispatch.call("matmul", *inputs)
+        if ours is None:
+            return NotImplemented
+        if "out" in kwargs:
+            outs = kwargs["out"]
+            if not all(isinstance(x, Remote) for x in outs):
+                return NotImplemented
+            kwargs["out"] = outs[0] if len(outs) == 1 else outs
+        if any(isinstance(x, np.ndarray) and x.ndim for x in inputs):
+            return NotImplemented
+        inputs = tuple(x[()] if isinstance(x, np.ndarray) else x for x in inputs)
+        return (ours if method == "__call__" else getattr(ours, method))(*inputs, **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        import rgpu
+
+        if not all(issubclass(t, ndarray | np.ndarray) for t in types):
+            return NotImplemented
+        found: Any = rgpu
+        for part in [*func.__module__.split(".")[1:], func.__name__]:
+            found = getattr(found, part, None)
+            if found is None:
+                return NotImplemented
+        return NotImplemented if found is func else found(*args, **kwargs)
+
+
+_TYPE = type  # ``view`` has a parameter of this name
+
+
+class _NoStream:
+    @staticmethod
+    def free(handle: int) -> None:
+        pass
+
+
+class Flags:
+    """CuPy's flags: contiguity and ownership, by attribute or key."""
+
+    _names = {
+        "C_CONTIGUOUS": "c_contiguous", "F_CONTIGUOUS": "f_contiguous", "OWNDATA": "owndata",
+        "C": "c_contiguous", "F": "f_contiguous", "O": "owndata", "FORC": "forc", "FNC": "fnc",
+    }  # fmt: skip
+
+    def __init__(self, c: bool, f: bool, owndata: bool) -> None:
+        self.c_contiguous, self.f_contiguous, self.owndata = c, f, owndata
+        self.forc, self.fnc = c or f, f and not c
+
+    def __getitem__(self, name: str) -> bool:
+        if name not in self._names:
+            raise KeyError(f"{name} is not defined for cupy.ndarray.flags")
+        return getattr(self, self._names[name])
+
+    def __repr__(self) -> str:
+        return f"  C_CONTIGUOUS : {self.c_contiguous}\n  F_CONTIGUOUS : {self.f_contiguous}\n  OWNDATA : {self.owndata}"
+
+
+def _options(**options: Any) -> dict:
+    """Keyword arguments without those that say nothing, so that signatures stay few."""
+    return {key: value for key, value in options.items() if value is not None and value is not False}
+
+
+
+
+# ---- operators and methods from tables --------------------------------------------------------
+
+_OPERATORS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "left_shift", "rshift": "right_shift", "divmod": "divmod",
+}  # fmt: skip
+_COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+_UNARIES = {"neg": "negative", "pos": "positive", "invert": "invert", "abs": "absolute"}
+#: method -> parameters after self, for functions of the same name
+_METHODS = {
+    "sum": "axis dtype out keepdims", "prod": "axis dtype out keepdims", "mean": "axis dtype out keepdims",
+    "std": "axis dtype out ddof keepdims", "var": "axis dtype out ddof keepdims", "min": "axis out keepdims",
+    "any": "axis out keepdims", "all": "axis out keepdims", "argmax": "axis dtype out keepdims",
+    "argmin": "axis dtype out keepdims", "ptp": "axis out keepdims", "cumsum": "axis dtype out",
+    "cumprod": "axis dtype out", "argsort": "axis", "argpartition": "kth axis", "clip": "min max out",
+    "round": "decimals out", "dot": "b out", "take": "indices axis out", "repeat": "repeats axis",
+    "choose": "choices out mode", "compress": "condition axis out", "trace": "offset axis1 axis2 dtype out",
+    "searchsorted": "v side sorter", "nonzero": "",
+}  # fmt: skip
+
+
+def _defers(other: Any) -> bool:
+    """Whether an operator must leave the work to the other operand (Python's protocol)."""
+    if other is None:
+        return True
+    if isinstance(other, Remote | bool | int | float | complex | np.generic | np.ndarray | list | tuple | str):
+        return False
+    priority = getattr(other, "__array_priority__", None)
+    if hasattr(other, "__array_ufunc__"):
+        return other.__array_ufunc__ is None
+    return priority is not None and priority > 100
+
+
+def _binary_operator(function: Any, special: Any = None) -> Any:
+    def forward(self: Any, other: Any) -> Any:
+        return dispatch.binary(function, self, other) if not _defers(other) else NotImplemented
+
+    def reflected(self: Any, other: Any) -> Any:
+        return dispatch.binary(function, other, self) if not _defers(other) else NotImplemented
+
+    def inplace(self: Any, other: Any) -> Any:
+        return dispatch.inplace(function, self, other) if not _defers(other) else NotImplemented
+
+    return forward, reflected, inplace
+
+
+def _install() -> None:
+    for name, target in _OPERATORS.items():
+        if name == "divmod":
+            ndarray.__divmod__ = lambda self, other: UFUNCS["divmod"](self, other)  # type: ignore[attr-defined]
+            ndarray.__rdivmod__ = lambda self, other: UFUNCS["divmod"](other, self)  # type: ignore[attr-defined]
+            continue
+        for prefix, method in zip(("", "r", "i"), _binary_operator(BY_NAME[target])):
+            method.__name__ = f"__{prefix}{name}__"
+            setattr(ndarray, method.__name__, method)
+    for name, target in _COMPARISONS.items():
+        method = _binary_operator(BY_NAME[target])[0]
+        method.__name__ = f"__{name}__"
+        setattr(ndarray, method.__name__, method)
+    for name, target in _UNARIES.items():
+        setattr(ndarray, f"__{name}__", _unary_operator(BY_NAME[target]))
+    ndarray.__matmul__ = lambda self, other: dispatch.call("matmul", self, other) if not _defers(other) else NotImplemented  # type: ignore[attr-defined]
+    ndarray.__rmatmul__ = lambda self, other: dispatch.call("matmul", other, self) if not _defers(other) else NotImplemented  # type: ignore[attr-defined]
+    for name, parameters in _METHODS.items():
+        setattr(ndarray, name, _method(name, parameters.split()))
+
+
+def _unary_operator(function: Any) -> Any:
+    return lambda self: dispatch.unary(function, self)
+
+
+def _method(name: str, parameters: list[str]) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(parameters):
+            raise TypeError(f"{name}() takes at most {len(parameters)} arguments ({len(args)} given)")
+        for key, value in zip(parameters, args):
+            if key in kwargs:
+                raise TypeError(f"{name}() got multiple values for argument '{key}'")
+            kwargs[key] = value
+        return _call_on(self, name, _options(**kwargs))
+
+    method.__name__ = name
+    method.__doc__ = f"See ``cupy.{name}``."
+    return method
+
+
+def _call_on(array: Any, name: str, options: dict) -> Any:
+    if name == "clip":
+        return dispatch.call("clip", array, options.pop("min", None), options.pop("max", None), **options)
+    first = {"dot": "b", "take": "indices", "repeat": "repeats", "choose": "choices", "searchsorted": "v", "argpartition": "kth"}.get(name)
+    if name == "compress":
+        return dispatch.call("compress", options.pop("condition"), array, **options)
+    if first is not None:
+        return dispatch.call(name, array, options.pop(first), **options)
+    return dispatch.call(name, array, **options)
+
+
+def to_device(array: Any) -> Any:
+    """A copy on the current device, through the client for now."""
+    host = array.get(order="A")
+    return creation.upload(host, pool.current_stream(), type(array))
+
+
+_install()
+dispatch.ndarray = ndarray
+dispatch.to_device = to_device
