@@ -43,6 +43,7 @@ ROUTER_OPTIONS = {
 _UP, _DOWN = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=H")
 _NEVER = 1e9
+UNSURE, RECHECK = 0.1, 0.005  # seconds after an event during which a ROUTER asks again, and how often
 
 _context: zmq.Context | None = None
 _context_lock = threading.Lock()
@@ -313,14 +314,19 @@ class RouterLink(ZmqLink):
     def __init__(self, uri: str, bound: zmq.Socket, identity: bytes | None) -> None:
         super().__init__(uri, bound)
         self._client = None if identity is None else _routing_id(identity)
-        self._handshake = False  # somebody connected, and it is not known who
         self.refused = 0  # messages of anybody else
+        self._doubt()  # the client may have connected before the monitor was there
+
+    def _doubt(self) -> None:
+        self._handshake = True  # somebody connected, and it is not known who
+        self._unsure_until = time.monotonic() + UNSURE
+        self._recheck_within = RECHECK
 
     def _receive_message(self, sock, sink):
         sender = sock.recv()
         if self._client is None:
             self._client = sender
-            self._handshake = True
+            self._doubt()
         if sender != self._client:
             self.refused += 1
             while sock.getsockopt(zmq.RCVMORE):
@@ -334,22 +340,24 @@ class RouterLink(ZmqLink):
         sock.send(self._client, zmq.NOBLOCK | zmq.SNDMORE)
 
     def _changes(self, seen: list[int]) -> list[str]:
-        """Monitor events do not say whose connection it is: ask whether our client is there."""
-        if _UP in seen:
-            self._handshake = True
-        if not seen and not self._handshake:
+        """Monitor events do not say whose connection it was, and come a moment before the ROUTER
+        knows: after each, ask for a while whether our client is there."""
+        now = time.monotonic()
+        if seen:
+            self._handshake |= _UP in seen
+            self._unsure_until = now + UNSURE
+        elif now >= self._unsure_until:
+            self._recheck_within = _NEVER
             return []
-        changes = []
+        self._recheck_within = RECHECK
         here = self._client_is_here()
+        changes = []
         if self._up and (not here or self._handshake):
             changes.append("down")  # gone, or perhaps replaced: what was under way may be lost
         if here and (not self._up or self._handshake):
             changes.append("up")
-        if here or _UP not in seen and _DOWN in seen:
-            self._handshake = False
+        self._handshake &= not here
         self._up = here
-        # A handshake precedes the arrival of the identity by a moment, without another event.
-        self._recheck_within = 0.005 if self._handshake and self._client is not None else _NEVER
         return changes
 
     def _client_is_here(self) -> bool:
@@ -380,9 +388,7 @@ class ZmqListener(Listener):
         if self._socket is None:
             raise ServerUnavailable(f"{self.uri} has its client already")
         bound, self._socket = self._socket, None
-        link = RouterLink(self.uri, bound, identity)
-        link._handshake = True  # the client may have connected before the monitor was there
-        return link
+        return RouterLink(self.uri, bound, identity)
 
     def close(self) -> None:
         if self._socket is not None:

@@ -77,8 +77,11 @@ class Sender:
             self.unfinished_bytes -= self._sizes.popleft()
             self.done += 1
         self.cursor = max(self.cursor, self.received)
-        self._interval = self._rto
-        self._probe_at = now + self._rto if self.done < self.sent else None
+        if self.cursor == self.received:
+            self.syncing = False  # nothing is on its way: nothing can be missing
+        if not self.syncing:
+            self._interval = self._rto
+            self._probe_at = now + self._rto if self.done < self.sent else None
         return True
 
     def probe_due(self, now: float) -> bool:

@@ -33,7 +33,8 @@ class Session:
         self._clock = clock
         self._sender = Sender(window_messages, window_bytes, rto)
         self._receiver = Receiver(window_messages, window_bytes)
-        self._answer: int | None = None  # the peer's probe that we owe an answer
+        self._probed: int | None = None  # the peer's latest probe
+        self._answer: int | None = None  # the probe that we owe an answer
         self.idle_since = clock()  # when the peer was last heard
         self.refused = 0  # messages that were not of this conversation
         self.refusal = ""  # why the last one was refused
@@ -114,7 +115,7 @@ class Session:
             payload = frames[1:]
             return payload if self._receiver.accept(seq, sum(map(len, payload)), now) else None
         if kind == PROBE:
-            self._answer = seq if self._answer is None else max(self._answer, seq)
+            self._probed = self._answer = seq if self._probed is None else max(self._probed, seq)
         elif kind == PROBE_ACK:
             self._sender.answered(seq, received)
         return None
@@ -140,10 +141,10 @@ class Session:
     def link_up(self) -> None:
         """A link is there: ask what the peer has before sending more, and resend what it lacks."""
         self._sender.link_up(self._clock())
+        self._answer = self._probed  # an answer may have been lost with the old link
 
     def link_down(self) -> None:
         self._sender.link_down()
-        self._answer = None
 
     # State
 
