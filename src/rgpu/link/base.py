@@ -1,0 +1,69 @@
+"""The contract of a link, kept by every transport and checked by one conformance kit.
+
+A message is a list of one or more frames (bytes or flat memoryviews of bytes). It arrives whole or
+not at all; messages of one connection arrive in order; a break may lose any number of the last ones.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+Frame = bytes | memoryview
+Sink = Callable[[list], memoryview | None]  # frames so far -> where the next one goes, or None
+
+COPY_BELOW = 64 << 10  # a frame of this size or more is sent without a copy
+
+
+class Link(ABC):
+    """One end of a connection to one peer. Every method may be called from any thread."""
+
+    uri: str
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    @abstractmethod
+    def send(self, frames: list, copy_below: int = COPY_BELOW) -> bool:
+        """Hand a message over. False: would block, or nobody there now; nothing was taken. Never
+        waits. Frames of ``copy_below`` bytes or more must not change while they are under way."""
+
+    @abstractmethod
+    def recv(self, sink: Sink | None = None) -> list[Frame] | None:
+        """The next message, or None. ``sink`` is asked before each frame but the first."""
+
+    @abstractmethod
+    def wait(self, timeout: float, unless: Callable[[], bool] | None = None) -> bool:
+        """Wait until there is something to receive, an event, or ``wake``. False: time is up.
+        ``unless`` is evaluated once a ``wake`` cannot be missed any more; true ends the wait."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """End the waits of all threads that wait now."""
+
+    @abstractmethod
+    def events(self) -> list[str]:
+        """"up" and "down" since the last call, in order. A new link is down."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the link; what was sent leaves within a second, in the background."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Let go of the link and of everything under way, now."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.uri} sent {self.sent_bytes} received {self.received_bytes}>"
+
+
+class Listener(ABC):
+    """Where one client will connect. ``uri`` is what it has to be told."""
+
+    uri: str
+
+    @abstractmethod
+    def accept(self, identity: bytes | None = None) -> Link:
+        """The link to the client with this identity (None: to the first that speaks). Returns at
+        once; the listener has then done its work."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop listening, unless the link was accepted: then the link owns the place."""

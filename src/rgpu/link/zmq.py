@@ -1,0 +1,408 @@
+"""Links over ZeroMQ: DEALER on the client's side, ROUTER on the worker's, tcp or ipc.
+
+The only module that imports zmq. ZeroMQ loses messages silently when it replaces a connection: this
+module reports the change ("down", "up") and never pretends otherwise. One context a process, never
+used across a fork. No socket is touched outside its lock; nobody sleeps inside it.
+"""
+
+import atexit
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+import weakref
+
+import zmq
+
+from rgpu.errors import ConfigError, ForkError, ProtocolError, ServerUnavailable
+from rgpu.link.base import COPY_BELOW, Link, Listener
+from rgpu.wire import limits
+
+OPTIONS = {  # every socket; milliseconds where it is a time
+    zmq.HEARTBEAT_IVL: 500,  # a cut is noticed within 500 + 1500 ms, by both sides
+    zmq.HEARTBEAT_TIMEOUT: 1500,
+    zmq.HEARTBEAT_TTL: 1500,
+    zmq.HANDSHAKE_IVL: 2000,
+    zmq.CONNECT_TIMEOUT: 2000,
+    zmq.RECONNECT_IVL: 50,
+    zmq.RECONNECT_IVL_MAX: 500,
+    zmq.IMMEDIATE: 1,  # without a connection "would block", instead of a hidden queue
+    zmq.SNDHWM: 64,  # messages; the session's window bounds the bytes
+    zmq.RCVHWM: 64,
+    zmq.MAXMSGSIZE: limits.FRAME_BYTES,
+    zmq.LINGER: 1000,
+}
+ROUTER_OPTIONS = {
+    zmq.ROUTER_MANDATORY: 1,  # a full or absent peer is an error, not a silent drop
+    zmq.ROUTER_HANDOVER: 1,  # a client that comes back replaces its own half-open connection
+    zmq.BACKLOG: 16,
+}
+_UP, _DOWN = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+_EVENT = struct.Struct("=H")
+_NEVER = 1e9
+UNSURE, RECHECK = 0.1, 0.005  # seconds after an event during which a ROUTER asks again, and how often
+
+_context: zmq.Context | None = None
+_context_lock = threading.Lock()
+_links: "weakref.WeakSet[ZmqLink]" = weakref.WeakSet()
+
+
+def _shared_context() -> zmq.Context:
+    global _context
+    with _context_lock:
+        if _context is None:
+            _context = zmq.Context(1)
+        return _context
+
+
+def _at_exit() -> None:
+    """Let closed links flush (LINGER bounds it); drop the others, which would block the exit."""
+    for link in list(_links):
+        link.abort()
+    if _context is not None:
+        _context.term()
+
+
+class _Forked:
+    """Stands in for a parent's socket in a forked child."""
+
+    def __getattr__(self, name: str):
+        raise ForkError("this process was forked from one that uses rgpu; use the 'spawn' start method")
+
+
+def _after_fork() -> None:
+    global _context, _context_lock
+    _context_lock = threading.Lock()
+    _inherited.append(_context)  # not terminated: its threads live in the parent
+    _context = None
+    for link in list(_links):
+        _inherited.append((link._socket, link._monitor))
+        link._lock = threading.Lock()
+        link._socket = link._monitor = _Forked()
+    _links.clear()
+
+
+_inherited: list = []
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _new_socket(kind: int, options: dict) -> zmq.Socket:
+    new = _shared_context().socket(kind)
+    for option, value in options.items():
+        new.setsockopt(option, value)
+    return new
+
+
+class _Waker:
+    """Makes threads return from a select, on any platform. ``waiters`` is guarded by the link's lock."""
+
+    def __init__(self) -> None:
+        self.waiters = 0
+        self._rung = False
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._receiver.fileno()
+
+    def ring(self) -> None:
+        if self.waiters and not self._rung:
+            self._rung = True
+            self._sender.send(b"!")
+
+    def leave(self) -> None:
+        """A waiter is gone; the bell rings until the last one is."""
+        self.waiters -= 1
+        if self._rung and not self.waiters:
+            self._rung = False
+            self._receiver.recv(16)
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()
+
+
+class ZmqLink(Link):
+    """What both ends share: one socket, its monitor, one lock, and waiting without the lock."""
+
+    def __init__(self, uri: str, new: zmq.Socket) -> None:
+        self.uri = uri
+        self._socket = new
+        self._monitor = new.get_monitor_socket(_UP | _DOWN)
+        self._lock = threading.Lock()
+        self._waker = _Waker()
+        self._selector = selectors.DefaultSelector()
+        for fd in (new.FD, self._monitor.FD, self._waker.fileno()):
+            self._selector.register(fd, selectors.EVENT_READ)
+        self._up = False
+        self._recheck_within = _NEVER  # the longest sleep while a state has to be asked for
+        self._closed = False
+        _links.add(self)
+
+    # Receiving
+
+    def recv(self, sink=None):
+        with self._lock:
+            if self._closed:
+                return None
+            sock = self._socket
+            while sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                frames = self._receive_message(sock, sink)
+                if frames is not None:
+                    self.received_bytes += sum(map(len, frames))
+                    return frames
+        return None
+
+    def _receive_message(self, sock: zmq.Socket, sink) -> list | None:
+        """One message, or None if it was not meant for the session."""
+        raise NotImplementedError
+
+    def _receive_rest(self, sock: zmq.Socket, frames: list, sink) -> list:
+        """The frames that follow, each into the place that the sink names."""
+        while sock.getsockopt(zmq.RCVMORE):
+            into = sink(frames) if sink is not None else None
+            if into is None:
+                frames.append(sock.recv())
+                continue
+            size = sock.recv_into(into)
+            if size > len(into):
+                while sock.getsockopt(zmq.RCVMORE):
+                    sock.recv()
+                raise ProtocolError(f"a frame of {size} bytes came where {len(into)} were expected")
+            frames.append(into if size == len(into) else into[:size])
+        return frames
+
+    # Sending
+
+    def send(self, frames: list, copy_below: int = COPY_BELOW) -> bool:
+        with self._lock:
+            if self._closed:
+                return False
+            sock = self._socket
+            try:
+                self._address(sock)
+                # Only the first part can be refused: the high-water mark counts whole messages.
+                more = zmq.NOBLOCK | zmq.SNDMORE
+                for frame in frames[:-1]:
+                    sock.send(frame, more, len(frame) < copy_below)
+                frame = frames[-1]
+                sock.send(frame, zmq.NOBLOCK, len(frame) < copy_below)
+            except zmq.ZMQError as error:
+                if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                    return False
+                raise
+            self.sent_bytes += sum(map(len, frames))
+            # Sending may consume the signal of a message that another thread waits for.
+            if self._waker.waiters and sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                self._waker.ring()
+            return True
+
+    def _address(self, sock: zmq.Socket) -> None:
+        """Send what has to precede a message."""
+
+    # Waiting
+
+    def wait(self, timeout, unless=None) -> bool:
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            self._waker.waiters += 1
+        try:
+            if unless is not None and unless():
+                return True
+            while True:
+                with self._lock:
+                    if self._ready():
+                        return True
+                left = min(deadline - time.monotonic(), self._recheck_within)
+                if left <= 0:
+                    return False
+                fired = self._selector.select(left)
+                if any(key.fd == self._waker.fileno() for key, _ in fired):
+                    return True
+                if not fired and left == self._recheck_within:
+                    return True
+        finally:
+            with self._lock:
+                self._waker.leave()
+                if self._closed and not self._waker.waiters:
+                    self._release()
+
+    def _ready(self) -> bool:
+        # Asking for EVENTS re-arms the descriptor; without it select may sleep on waiting messages.
+        return (
+            self._closed
+            or bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+            or bool(self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+        )
+
+    def wake(self) -> None:
+        with self._lock:
+            self._waker.ring()
+
+    # Events
+
+    def events(self) -> list[str]:
+        with self._lock:
+            if self._closed:
+                return []
+            seen = []
+            while self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                seen.append(_EVENT.unpack_from(self._monitor.recv_multipart()[0])[0])
+            return self._changes(seen)
+
+    def _changes(self, seen: list[int]) -> list[str]:
+        raise NotImplementedError
+
+    # Ending
+
+    def close(self) -> None:
+        self._end(linger=OPTIONS[zmq.LINGER])
+
+    def abort(self) -> None:
+        self._end(linger=0)
+
+    def _end(self, linger: int) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            _links.discard(self)
+            with contextlib.suppress(zmq.ZMQError, ForkError):
+                self._socket.disable_monitor()
+                self._monitor.close(0)
+                self._socket.close(linger)
+            self._waker.ring()
+            if not self._waker.waiters:
+                self._release()
+
+    def _release(self) -> None:
+        self._selector.close()
+        self._waker.close()
+
+
+class DealerLink(ZmqLink):
+    """The client's end: connects, and connects again by itself whenever the connection is gone."""
+
+    def __init__(self, uri: str, identity: bytes) -> None:
+        new = _new_socket(zmq.DEALER, OPTIONS)
+        new.setsockopt(zmq.ROUTING_ID, _routing_id(identity))
+        super().__init__(uri, new)
+        try:
+            new.connect(uri)
+        except zmq.ZMQError as error:
+            self.abort()
+            raise ConfigError(f"cannot connect to {uri!r}: {error}") from None
+
+    def _receive_message(self, sock, sink):
+        frames = [sock.recv()]
+        if not frames[0] and not sock.getsockopt(zmq.RCVMORE):
+            return None  # the worker's end asked whether we are there
+        return self._receive_rest(sock, frames, sink)
+
+    def _changes(self, seen: list[int]) -> list[str]:
+        return ["up" if event == _UP else "down" for event in seen]
+
+
+class RouterLink(ZmqLink):
+    """The worker's end: one client, known by its identity; anybody else is not heard."""
+
+    def __init__(self, uri: str, bound: zmq.Socket, identity: bytes | None) -> None:
+        super().__init__(uri, bound)
+        self._client = None if identity is None else _routing_id(identity)
+        self.refused = 0  # messages of anybody else
+        self._doubt()  # the client may have connected before the monitor was there
+
+    def _doubt(self) -> None:
+        self._handshake = True  # somebody connected, and it is not known who
+        self._unsure_until = time.monotonic() + UNSURE
+        self._recheck_within = RECHECK
+
+    def _receive_message(self, sock, sink):
+        sender = sock.recv()
+        if self._client is None:
+            self._client = sender
+            self._doubt()
+        if sender != self._client:
+            self.refused += 1
+            while sock.getsockopt(zmq.RCVMORE):
+                sock.recv()
+            return None
+        return self._receive_rest(sock, [sock.recv()], sink) if sock.getsockopt(zmq.RCVMORE) else None
+
+    def _address(self, sock) -> None:
+        if self._client is None:
+            raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        sock.send(self._client, zmq.NOBLOCK | zmq.SNDMORE)
+
+    def _changes(self, seen: list[int]) -> list[str]:
+        """Monitor events do not say whose connection it was, and come a moment before the ROUTER
+        knows: after each, ask for a while whether our client is there."""
+        now = time.monotonic()
+        if seen:
+            self._handshake |= _UP in seen
+            self._unsure_until = now + UNSURE
+        elif now >= self._unsure_until:
+            self._recheck_within = _NEVER
+            return []
+        self._recheck_within = RECHECK
+        here = self._client_is_here()
+        changes = []
+        if self._up and (not here or self._handshake):
+            changes.append("down")  # gone, or perhaps replaced: what was under way may be lost
+        if here and (not self._up or self._handshake):
+            changes.append("up")
+        self._handshake &= not here
+        self._up = here
+        return changes
+
+    def _client_is_here(self) -> bool:
+        try:
+            self._address(self._socket)
+            self._socket.send(b"", zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            return error.errno == zmq.EAGAIN
+        return True
+
+
+class ZmqListener(Listener):
+    """A bound ROUTER that waits to be told which client is its own."""
+
+    def __init__(self, uri: str) -> None:
+        new = _new_socket(zmq.ROUTER, OPTIONS | ROUTER_OPTIONS)
+        try:
+            new.bind(uri)
+        except zmq.ZMQError as error:
+            new.close(0)
+            raise ServerUnavailable(f"cannot listen at {uri!r}: {error}") from None
+        self.uri = new.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._socket: zmq.Socket | None = new
+
+    def accept(self, identity: bytes | None = None) -> Link:
+        if self._socket is None:
+            raise ServerUnavailable(f"{self.uri} has its client already")
+        bound, self._socket = self._socket, None
+        return RouterLink(self.uri, bound, identity)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close(0)
+            self._socket = None
+
+
+def _routing_id(identity: bytes) -> bytes:
+    return b"c" + identity  # an identity may begin with a zero byte, ZeroMQ's may not
+
+
+def connect(uri: str, identity: bytes) -> Link:
+    return DealerLink(uri, identity)
+
+
+def listen(uri: str) -> Listener:
+    return ZmqListener(uri)

@@ -1,0 +1,265 @@
+"""A session on a link, usable from several threads. Has no thread of its own.
+
+Whoever calls ``pump`` moves the conversation on. The lock is held for bookkeeping and non-blocking
+socket calls only: nobody sleeps inside it. A message that the link did not take waits in one slot;
+everything else waits in the session, where a reconnect can still decide what has to leave.
+"""
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from rgpu.errors import ForkError, ProtocolError, SessionLost
+from rgpu.link.base import Link, Sink
+from rgpu.session.session import Session
+
+SPIN = 30e-6  # look for this long before sleeping: waking a sleeping core costs more
+RETRY = 0.001  # a link that would block is tried again after this
+FLUSH = 1.0  # how long close waits for the peer to have everything
+_FOREVER = 3600.0
+
+_connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
+
+
+class Connection:
+    """``sink`` is the default destination for payload frames, see ``pump``. ``on_message`` takes each
+    delivered payload instead of the inbox: in order, inside the lock, so it must be quick."""
+
+    def __init__(
+        self,
+        session: Session,
+        link: Link,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_message: Callable[[list], None] | None = None,
+        sink: Sink | None = None,
+    ) -> None:
+        self.session, self.link = session, link
+        self.failure: BaseException | None = None
+        self.down_since: float | None = clock()
+        self.sink = sink
+        self.reconnects = -1
+        self._clock = clock
+        self._on_message = on_message
+        self._lock = threading.RLock()
+        self._inbox: deque[list] = deque()
+        self._stuck: list | None = None  # what the link would not take yet
+        self._arrivals = 0  # grows with everything a waiter may wait for
+        self._half = session.window_messages // 2
+        session.link_down()  # until the link says that it is up
+        _connections.add(self)
+
+    # Sending
+
+    def post(self, frames: list, deadline: float | None = None) -> None:
+        """Send a message in order, exactly once. Waits while the window is full; TimeoutError at the
+        deadline. The memory of large frames must not change before ``flush``."""
+        nbytes = sum(map(len, frames))
+        while not self._post_now(frames, nbytes):
+            if not self.wait_until(lambda: self.session.can_send(nbytes), deadline):
+                raise TimeoutError(f"the peer did not take a message of {nbytes} bytes in time: {self!r}")
+
+    def _post_now(self, frames: list, nbytes: int) -> bool:
+        session = self.session
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            if session.unfinished[0] > self._half:
+                self.pump()  # acknowledgements are taken before the window is full
+            if not session.can_send(nbytes):
+                return False
+            message = session.send(frames, hold=self._stuck is not None)
+            if message is not None and not self.link.send(message):
+                self._stuck = message
+            return True
+
+    def flush(self, deadline: float | None = None) -> bool:
+        """Wait until the peer holds everything posted so far: its memory may change again. False if
+        the deadline came first."""
+        with self._lock:
+            session = self.session
+            target = session.progress[0]
+            if session.progress[1] < target:
+                session.probe()
+        return self.wait_until(lambda: session.progress[1] >= target, deadline)
+
+    def _send_outgoing(self) -> None:
+        poll, send, now = self.session.poll, self.link.send, self._clock()
+        message = self._stuck
+        if message is None:
+            message = poll(now)
+        while message is not None and send(message):
+            message = poll(now)
+        self._stuck = message
+
+    # Receiving
+
+    def pump(self, sink: Sink | None = None) -> bool:
+        """Move on without waiting: link events, everything that arrived, everything due. True if
+        something arrived. ``sink(frames so far)`` names the place of a message's next frame."""
+        with self._lock:
+            if self.failure is not None:
+                return False
+            if sink is None:
+                sink = self.sink
+            place = None if sink is None else self._placing(sink)
+            arrived = self._take_events()
+            link, session = self.link, self.session
+            try:
+                while (frames := link.recv(place)) is not None:
+                    arrived = True
+                    payload = session.receive(frames)
+                    if payload is not None:
+                        if self._on_message is None:
+                            self._inbox.append(payload)
+                        else:
+                            self._on_message(payload)
+            except (ProtocolError, ForkError) as error:
+                self.fail(error)
+                return True
+            self._send_outgoing()
+            if arrived:
+                self._arrivals += 1
+                link.wake()
+            return arrived
+
+    def _placing(self, sink: Sink) -> Sink:
+        """Only the message that will be delivered may be received into its place."""
+        expects = self.session.expects
+
+        def place(frames: list) -> memoryview | None:
+            return sink(frames[1:]) if len(frames) > 1 and expects(frames[0]) else None
+
+        return place
+
+    def _take_events(self) -> bool:
+        events = self.link.events()
+        for event in events:
+            self._stuck = None  # the session sends it again if it is missing
+            if event == "up":
+                self.down_since = None
+                self.reconnects += 1
+                self.session.link_up()
+            elif self.down_since is None:
+                self.down_since = self._clock()
+                self.session.link_down()
+        return bool(events)
+
+    def take(self) -> list | None:
+        """The next delivered message, in order; ``mark_done`` when it was executed."""
+        try:
+            return self._inbox.popleft()
+        except IndexError:
+            return None
+
+    def mark_done(self, n: int = 1) -> None:
+        """n more messages were executed: the peer's window opens."""
+        with self._lock:
+            self.session.mark_done(n)
+            due = self.session.due()
+            if due is not None and due <= self._clock() and self.failure is None:
+                self._send_outgoing()
+
+    # Waiting
+
+    def wait(self, timeout: float, seen: int | None = None) -> bool:
+        """Wait until there is something to pump or take. Keeps timers (acknowledgements, probes)
+        going meanwhile. ``seen``: return at once if ``arrivals`` is another by now."""
+        clock, link = self._clock, self.link
+        if seen is None:
+            if self._inbox or self.failure is not None:
+                return True
+            seen = self._arrivals
+
+        def news() -> bool:
+            return self._arrivals != seen
+
+        deadline = clock() + timeout
+        spin = min(deadline, clock() + SPIN)
+        while not news():
+            now = clock()
+            if now < spin:
+                if link.wait(0, news):
+                    return True
+                continue
+            with self._lock:
+                if self.failure is None:
+                    self._send_outgoing()
+                due = self.session.due()
+                stuck = self._stuck is not None
+            left = deadline - now
+            if left <= 0:
+                return False
+            if stuck:
+                left = min(left, RETRY)
+            elif due is not None:
+                left = min(left, max(due - now, 0))
+            if link.wait(left, news):
+                return True
+        return True
+
+    def wait_until(self, condition: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Pump until ``condition()`` holds; False at the deadline. Raises the failure."""
+        while True:
+            self.pump()
+            seen = self._arrivals
+            if condition():
+                return True
+            if self.failure is not None:
+                raise self.failure
+            left = _FOREVER if deadline is None else deadline - self._clock()
+            if left <= 0:
+                return False
+            self.wait(left, seen)
+
+    # Ending
+
+    def fail(self, failure: BaseException) -> None:
+        """From now on every call that needs the peer raises this. The first failure stays."""
+        with self._lock:
+            if self.failure is None:
+                self.failure = failure
+            self._arrivals += 1
+            self.link.wake()
+
+    def close(self) -> None:
+        """Wait up to a second until the peer has everything, then let go of the link."""
+        if self.down_since is None:
+            with contextlib.suppress(Exception):  # an end is an end, whatever has happened before
+                self.flush(self._clock() + FLUSH)
+        self.fail(SessionLost("the session was closed"))
+        self.link.close()
+
+    def abort(self) -> None:
+        """Let go of the link and of everything under way."""
+        self.fail(SessionLost("the session was aborted"))
+        self.link.abort()
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Messages and bytes both ways, counted where the bytes leave, and what the session repaired."""
+        return self.session.counters | {
+            "bytes_sent": self.link.sent_bytes,
+            "bytes_received": self.link.received_bytes,
+            "reconnects": max(0, self.reconnects),
+        }
+
+    def __repr__(self) -> str:
+        state = "up" if self.down_since is None else "down"
+        return f"<Connection {state} {self.session!r} {self.link!r}>"
+
+
+def _after_fork() -> None:
+    for connection in list(_connections):
+        connection._lock = threading.RLock()
+        connection.failure = ForkError(
+            "this process was forked from one that uses rgpu; use the 'spawn' start method"
+        )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

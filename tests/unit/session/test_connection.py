@@ -1,0 +1,256 @@
+"""Connections over real sockets, with a proxy in between that breaks them."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rgpu.errors import SessionLost
+from rgpu.link import connect, listen
+from rgpu.session import Connection, Session
+from tests.support.faultproxy import FaultProxy
+
+SID = bytes(range(16))
+
+
+class Worker(threading.Thread):
+    """Executes what arrives: records it, echoes messages that begin with b"echo"."""
+
+    def __init__(self, uri="tcp://127.0.0.1:0", sink=None, **session):
+        super().__init__(name="test-worker", daemon=True)
+        listener = listen(uri)
+        self.uri = listener.uri
+        self.connection = Connection(Session(SID, 1, **session), listener.accept(SID), sink=sink)
+        self.executed = []
+        self.stopping = False
+        self.paused = threading.Event()
+        self.paused.set()
+
+    def run(self):
+        connection = self.connection
+        while not self.stopping:
+            self.paused.wait(5)
+            connection.pump()
+            frames = connection.take()
+            if frames is None:
+                connection.wait(0.2)
+                continue
+            self.executed.append(frames[0])
+            if frames[0].startswith(b"echo"):
+                connection.post(frames)
+            connection.mark_done()
+
+    def close(self):
+        self.stopping = True
+        self.connection.abort()
+        self.join(5)
+        assert not self.is_alive()
+
+
+@pytest.fixture
+def place():
+    """A worker, a proxy before it, a client through the proxy."""
+    made = []
+
+    def make(client=None, proxy=None, **worker):
+        w = Worker(**worker)
+        made.append(w)
+        w.start()
+        host, port = w.uri.removeprefix("tcp://").split(":")
+        p = FaultProxy((host, int(port)), **(proxy or {}))
+        made.append(p)
+        c = Connection(Session(SID, 1, **(client or {})), connect(p.uri, SID))
+        made.append(type("Client", (), {"close": c.abort}))
+        return w, p, c
+
+    yield make
+    for thing in reversed(made):
+        thing.close()
+
+
+def soon(seconds=20.0):
+    return time.monotonic() + seconds
+
+
+def call(connection, message, seconds=20.0):
+    """Post and wait for the next message."""
+    deadline = soon(seconds)
+    connection.post([message], deadline)
+    got = []
+
+    def answered():
+        frames = connection.take()
+        if frames is not None:
+            got.append(frames)
+            connection.mark_done()
+        return bool(got)
+
+    assert connection.wait_until(answered, deadline), connection
+    return got[0]
+
+
+@pytest.mark.timeout(60)
+def test_exactly_once_over_resets(place):
+    worker, proxy, client = place()
+    count, resets = 20_000, 5
+    for i in range(count):
+        client.post([b"%d" % i], soon())
+        if i % (count // resets) == count // resets // 2:
+            proxy.reset()
+    assert call(client, b"echo end") == [b"echo end"]
+    assert worker.executed == [b"%d" % i for i in range(count)] + [b"echo end"]
+    assert proxy.resets == resets and client.reconnects >= 1
+    assert client.flush(soon())
+    assert client.wait_until(lambda: client.session.unfinished == (0, 0), soon())
+
+
+@pytest.mark.timeout(60)
+def test_replies_survive_resets_too(place):
+    worker, proxy, client = place()
+    for i in range(60):
+        if i % 20 == 10:
+            proxy.reset()
+        assert call(client, b"echo %d" % i) == [b"echo %d" % i]
+
+
+@pytest.mark.timeout(60)
+def test_bulk_arrives_in_its_place(place):
+    total, chunk = 200 << 20, 1 << 20
+    memory = np.zeros(total, np.uint8)
+    view = memoryview(memory)
+
+    def sink(frames):
+        offset = int(frames[0])
+        return view[offset : offset + chunk]
+
+    worker, proxy, client = place(sink=sink)
+    source = np.random.default_rng(1).integers(0, 256, 8 << 20, np.uint8)
+    data = memoryview(np.tile(source, total // len(source)))
+    for offset in range(0, total, chunk):
+        client.post([b"%d" % offset, data[offset : offset + chunk]], soon())
+        if offset == total // 2:
+            proxy.reset()
+    assert client.flush(soon())
+    assert np.array_equal(memory, np.frombuffer(data, np.uint8))
+    assert len(worker.executed) == total // chunk
+
+
+@pytest.mark.timeout(30)
+def test_stall_is_noticed(place):
+    worker, proxy, client = place()
+    call(client, b"echo")
+    proxy.stall()
+    begin = time.monotonic()
+    assert client.wait_until(lambda: client.down_since is not None, soon(10))
+    client_noticed = time.monotonic() - begin
+    while worker.connection.down_since is None and time.monotonic() - begin < 10:
+        worker.connection.wait(0.1)
+    assert client_noticed < 3.5 and time.monotonic() - begin < 3.5
+    proxy.resume()
+    proxy.reset()
+    assert call(client, b"echo again") == [b"echo again"]
+    assert client.down_since is None
+
+
+@pytest.mark.timeout(30)
+def test_cut_and_heal(place):
+    worker, proxy, client = place()
+    call(client, b"echo")
+    proxy.cut()
+    for i in range(100):
+        client.post([b"%d" % i])
+    time.sleep(0.3)
+    proxy.heal()
+    assert call(client, b"echo 2") == [b"echo 2"]
+    assert worker.executed == [b"echo", *(b"%d" % i for i in range(100)), b"echo 2"]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("proxy", [{"slice_bytes": 1}, {"latency": 0.02}, {"bandwidth": 1e6}], ids=str)
+def test_slow_lines(place, proxy):
+    worker, _, client = place(proxy=proxy)
+    for i in range(200):
+        client.post([b"%d" % i], soon())
+    assert call(client, b"echo" + bytes(5000))[0] == b"echo" + bytes(5000)
+    assert worker.executed[:-1] == [b"%d" % i for i in range(200)]
+
+
+@pytest.mark.timeout(30)
+def test_full_window_waits_and_times_out(place):
+    worker, _, client = place(client={"window_messages": 8})
+    call(client, b"echo")
+    worker.paused.clear()
+    with pytest.raises(TimeoutError, match="did not take"):
+        for i in range(1000):
+            client.post([b"x"], soon(0.3))
+    assert client.session.unfinished[0] == 8
+    worker.paused.set()
+    call(client, b"echo")
+
+
+@pytest.mark.timeout(30)
+def test_failure_ends_every_wait(place):
+    _, _, client = place()
+    errors = []
+
+    def waits():
+        try:
+            client.wait_until(lambda: False, soon())
+        except SessionLost as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=waits, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    client.fail(SessionLost("gone"))
+    for thread in threads:
+        thread.join(2)
+    assert len(errors) == 3
+    with pytest.raises(SessionLost, match="gone"):
+        client.post([b"x"])
+    assert client.pump() is False and client.wait(1) is True
+
+
+@pytest.mark.timeout(60)
+def test_many_threads(place):
+    """Posts of several threads, each in its own order, while a ticker pumps as well."""
+    worker, proxy, client = place()
+    stop = threading.Event()
+
+    def tick():
+        while not stop.wait(0.01):
+            client.pump()
+
+    def posts(name):
+        for i in range(1000):
+            client.post([b"%d %d" % (name, i)], soon())
+
+    threads = [threading.Thread(target=posts, args=(n,), daemon=True) for n in range(3)]
+    ticker = threading.Thread(target=tick, daemon=True)
+    for thread in (*threads, ticker):
+        thread.start()
+    time.sleep(0.05)
+    proxy.reset()
+    for thread in threads:
+        thread.join(30)
+    call(client, b"echo")
+    stop.set()
+    ticker.join(5)
+    for name in range(3):
+        mine = [m for m in worker.executed if m.startswith(b"%d " % name)]
+        assert mine == [b"%d %d" % (name, i) for i in range(1000)]
+
+
+@pytest.mark.timeout(30)
+def test_close_flushes(place):
+    worker, _, client = place(proxy={"latency": 0.05})
+    call(client, b"echo")
+    for i in range(100):
+        client.post([b"%d" % i])
+    client.close()
+    deadline = soon(5)
+    while len(worker.executed) < 101 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert worker.executed[1:] == [b"%d" % i for i in range(100)]
