@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
+VERSION = "0.1.0"  # of the package; pyproject.toml reads it here
 PROTOCOL_VERSION = 1
 
 
 @cache
 def fingerprint() -> str:
     """Hash of every declared message, value tag and function; differs when any of them does."""
-    from rgpu.wire import functions, ops, values
+    from rgpu.wire import control, functions, ops, values
 
-    lines = [*ops.Command.describe(), *ops.Reply.describe(), *values.TAGS]
-    lines += [f"{f.id} {f.name} {f.kind}" for f in functions.TABLE]
+    families = (ops.Command, ops.Reply, control.Control)
+    lines = [line for family in families for line in family.describe()]
+    lines += [*values.TAGS, *(f"{f.id} {f.name} {f.kind}" for f in functions.TABLE)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
