@@ -39,15 +39,15 @@ _OPTIONS = {
     zmq.HEARTBEAT_TTL: 3000,
     zmq.SNDHWM: _HIGH_WATER,
     zmq.RCVHWM: _HIGH_WATER,
-    zmq.IPV6: 1,
 }
 
 
-def _socket(kind: int, limit: int) -> zmq.Socket:
+def _socket(kind: int, limit: int, uri: str) -> zmq.Socket:
     sock = zmq.Context.instance().socket(kind)
     for option, value in _OPTIONS.items():
         sock.setsockopt(option, value)
     sock.setsockopt(zmq.MAXMSGSIZE, limit)
+    sock.setsockopt(zmq.IPV6, "[" in uri)
     return sock
 
 
@@ -55,7 +55,7 @@ class ControlServer:
     """A ROUTER and the poll loop around it."""
 
     def __init__(self, uri: str) -> None:
-        self._socket = _socket(zmq.ROUTER, REQUEST_BYTES)
+        self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
         self._poller = zmq.Poller()
         self._callbacks: dict[int, Callable[[], None]] = {}
         try:
@@ -163,10 +163,11 @@ class ControlClient:
             ) from None
         except OSError as error:
             raise ServerUnavailable(f"{where} cannot be reached: {error.strerror or error}; check the network") from None
-        self._socket = _socket(zmq.DEALER, ANSWER_BYTES)
+        uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        self._socket = _socket(zmq.DEALER, ANSWER_BYTES, uri)
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self._monitor = self._socket.get_monitor_socket(_ENDINGS)
-        self._socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+        self._socket.connect(uri)
 
     def _await(self, number: bytes, deadline: float) -> bytes:
         poller = zmq.Poller()

@@ -200,4 +200,4 @@ def _processor_name() -> str:
 
 def _cpu_uuid(index: int) -> str:
     """The same device keeps its name over restarts."""
-    return f"CPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{platform.node()}/rgpu/{uuid.getnode()}/{index}')}"
+    return f"CPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{platform.node()}/rgpu/{index}')}"

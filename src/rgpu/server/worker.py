@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import importlib
 import logging
 import os
 import select
@@ -26,6 +27,7 @@ from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
 
 log = logging.getLogger("rgpu.worker")
 
+BACKENDS = {"cpu": "rgpu.server.backend_cpu", "cuda": "rgpu.server.backend_cupy"}
 MESSAGE_BYTES = 1 << 16
 WATCH_SECONDS = 0.25
 END_SECONDS = 1.0  # that a session has to end by itself before the process does
@@ -34,7 +36,7 @@ END_SECONDS = 1.0  # that a session has to end by itself before the process does
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="rgpu-worker", description="Started by rgpu-server, not by hand.")
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--backend", required=True)
+    parser.add_argument("--backend", required=True, choices=BACKENDS)
     parser.add_argument("--bind", required=True)
     options = parser.parse_args(argv)
     logging.basicConfig(format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING)
@@ -56,9 +58,10 @@ def run(channel: socket.socket, kind: str, bind: str) -> int:
     # These imports are what pre-starting is for; the message to the daemon says they are done.
     from rgpu import link
     from rgpu.server import backend, executor
-    from rgpu.session import Connection, Session
+    from rgpu.session.connection import Connection
+    from rgpu.session.session import Session
 
-    backend.warm_up(kind)
+    importlib.import_module(BACKENDS[kind])
     listener = link.listen(f"tcp://{bind}:0")
     tell(channel, Ready.encode(endpoint=listener.uri))
     data = channel.recv(MESSAGE_BYTES)
@@ -69,7 +72,7 @@ def run(channel: socket.socket, kind: str, bind: str) -> int:
     device = grant.device
     if grant.visible:  # CUDA reads this at its first call: the session's process sees no other card
         os.environ["CUDA_VISIBLE_DEVICES"], device = grant.visible, 0
-    connection = Connection(Session(grant.session, grant.epoch), listener)
+    connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
     with Guard(channel, connection, grant.grace):
         reason = executor.serve(
             connection,
@@ -105,6 +108,9 @@ class Guard(threading.Thread):
     def run(self) -> None:
         ending = None
         while ending is None:
+            # A busy session does not look at its link: moving it on from here keeps the peer
+            # informed, and tells whether there still is one.
+            self._connection.pump()
             ending = self._heard() or self._silent()
         self._connection.fail(ending)
         # A session inside a long kernel does not look at its connection; its memory is wanted back.

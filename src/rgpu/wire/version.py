@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
-VERSION = "0.1.0"  # of the package; pyproject.toml reads it here
+from rgpu._version import __version__ as VERSION  # noqa: N812 - a constant like the one below
+
 PROTOCOL_VERSION = 1
+
+__all__ = ["PROTOCOL_VERSION", "VERSION", "fingerprint"]
 
 
 @cache
