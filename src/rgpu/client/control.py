@@ -1,0 +1,127 @@
+"""The client's side of the control plane: asking a daemon for what it has and for a lease.
+
+Every failure is an exception that names the server, says what happened and what to do next. No
+array data passes here, and nothing here waits longer than its time limit.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from rgpu.config import Address
+from rgpu.errors import (
+    NoSuchDevice,
+    ProtocolError,
+    RgpuError,
+    ServerBusy,
+    ServerUnavailable,
+    VersionMismatch,
+)
+from rgpu.link.control import ControlClient
+from rgpu.wire import control
+from rgpu.wire.codec import pack, unpack
+from rgpu.wire.control import Control
+from rgpu.wire.version import VERSION, fingerprint
+
+ATTACH_SECONDS = 30.0  # a server without a worker in store starts one first
+
+_REFUSALS: dict[str, type[RgpuError]] = {
+    "protocol": ProtocolError,
+    "version": VersionMismatch,
+    "no-device": NoSuchDevice,
+    "full": ServerBusy,
+    "starting": ServerBusy,
+    "stopping": ServerUnavailable,
+    "failed": ServerUnavailable,
+}
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """A server's answer to hello."""
+
+    name: str
+    version: str
+    fingerprint: str
+    devices: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What attach got: connect to ``endpoint`` with ``session`` as the link's identity."""
+
+    session: bytes
+    epoch: int
+    endpoint: str
+    device: dict[str, Any]
+
+
+class DaemonClient:
+    """One daemon. Connects at the first question, and again after a failure. Thread-safe."""
+
+    def __init__(self, address: Address, timeout: float = 5.0) -> None:
+        self.address, self.timeout = address, timeout
+        self._link = ControlClient(address.host, address.port, timeout)
+
+    def hello(self, numpy_version: str = "") -> ServerInfo:
+        """What the server is and which devices it has; VersionMismatch when we do not fit together."""
+        answer = self._ask(control.Hello, control.Welcome, VERSION, fingerprint(), numpy_version)
+        return ServerInfo(*answer)
+
+    def attach(self, device: int | None = None) -> Lease:
+        """A lease on a device (None: the server chooses) and the worker that serves it."""
+        wanted = control.ANY_DEVICE if device is None else device
+        if not 0 <= wanted <= control.ANY_DEVICE:
+            raise NoSuchDevice(f"rgpu server {self.address}: there is no device {device}")
+        answer = self._ask(
+            control.Attach,
+            control.Granted,
+            VERSION,
+            fingerprint(),
+            wanted,
+            *_who_we_are(),
+            timeout=max(self.timeout, ATTACH_SECONDS),
+        )
+        return Lease(*answer)
+
+    def release(self, session: bytes) -> None:
+        """Give a lease back; its worker ends. Giving it back twice is harmless."""
+        self._ask(control.Release, control.Released, session)
+
+    def session_state(self, session: bytes) -> str:
+        """"alive", "dead: why" or "unknown" (the daemon was restarted, or forgot)."""
+        return self._ask(control.SessionState, control.State, session).state
+
+    def snapshot(self) -> dict[str, Any]:
+        """What rgpu-smi shows of this server."""
+        return self._ask(control.Snapshot, control.Picture).server
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _ask(self, request: type, expected: type, *fields: Any, timeout: float | None = None) -> Any:
+        body = pack(request.encode(*fields))
+        answer = Control.decode(unpack(self._link.request(body, timeout)))
+        if isinstance(answer, expected.Record):
+            return answer
+        if isinstance(answer, control.Refused.Record):
+            raise _REFUSALS.get(answer.reason, RgpuError)(f"rgpu server {self.address}: {answer.message}")
+        raise ProtocolError(f"rgpu server {self.address} answered {request.__name__} with {type(answer).__name__}")
+
+    def __repr__(self) -> str:
+        return f"<DaemonClient {self.address}>"
+
+
+def _who_we_are() -> tuple[str, str, int, str]:
+    """User, host, process and program, for people who look at rgpu-smi."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without an entry, as in containers
+        user = str(os.getuid())
+    program = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else os.path.basename(sys.executable)
+    return user[:256], platform.node()[:256], os.getpid(), (program or "python")[-256:]

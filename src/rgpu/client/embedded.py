@@ -1,0 +1,110 @@
+"""A local daemon of a program's own, started when no server is configured.
+
+It listens on loopback on a free port, serves cpu devices (and local GPUs), is stopped at exit, and
+ends by itself when the program dies in any other way. It is the same daemon as everybody's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import rgpu.config
+from rgpu.config import Address, DeviceSpec, parse_address
+from rgpu.errors import ServerUnavailable
+
+START_SECONDS = 20.0
+STOP_SECONDS = 4.0
+_READY = re.compile(rb"listening on (tcp://\S+)")
+
+
+class EmbeddedDaemon:
+    """A daemon process that belongs to this one."""
+
+    def __init__(self, devices: DeviceSpec) -> None:
+        self._owner = os.getpid()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "rgpu.server"),
+                *("--bind", "127.0.0.1", "--port", "0", "--name", "local", "--prestart", "1"),
+                *("--devices", str(devices), "--log-level", os.environ.get("RGPU_LOG_LEVEL", "warning")),
+                *("--parent", str(self._owner)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is for the program; the daemon ends after it
+        )
+        atexit.register(self.stop)
+        self.address = self._await_ready()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it and its workers; harmless when it has ended. Does nothing in a forked child."""
+        if os.getpid() != self._owner:
+            return
+        atexit.unregister(self.stop)
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _await_ready(self) -> Address:
+        """Read the ready line, with a time limit."""
+        output, deadline, text = self._process.stdout, time.monotonic() + START_SECONDS, b""
+        while b"\n" not in text:
+            left = deadline - time.monotonic()
+            chunk = b""
+            if left > 0 and select.select([output], [], [], left)[0]:
+                chunk = os.read(output.fileno(), 4096)
+            if not chunk:
+                break
+            text += chunk
+        match = _READY.search(text)
+        if not match:
+            self.stop()
+            how = f"ended with exit code {self._process.returncode}" if text or left > 0 else "was not ready in time"
+            raise ServerUnavailable(
+                f"the local rgpu-server {how}; what it said stands above. "
+                "Run 'rgpu-server --port 0' to see it by itself, or set RGPU_SERVERS to use other hosts"
+            )
+        return parse_address(match[1].decode())
+
+
+_lock = threading.Lock()
+_running: EmbeddedDaemon | None = None
+
+
+def ensure(devices: DeviceSpec) -> EmbeddedDaemon:
+    """This process's daemon; started at the first call, and again when it has died."""
+    global _running
+    with _lock:
+        if _running is None or _running._owner != os.getpid() or not _running.alive():
+            _running = EmbeddedDaemon(devices)
+        return _running
+
+
+def _environment() -> dict[str, str]:
+    """So that the daemon finds the rgpu of this program, installed or not."""
+    environment = dict(os.environ)
+    root = str(Path(rgpu.config.__file__).parent.parent)
+    if Path(root).name not in ("site-packages", "dist-packages"):
+        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
+        environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    return environment

@@ -1,0 +1,328 @@
+"""Settings: the only room that reads the environment and rgpu.toml.
+
+A setting is a field of a frozen dataclass; its metadata say how text becomes a value and which
+variable carries it. What counts, in this order: arguments, environment, ./rgpu.toml,
+~/.config/rgpu/config.toml, /etc/rgpu/config.toml. A name or value without a meaning is a
+ConfigError that names it and where it stands, never a silent default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import socket
+import stat
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rgpu.errors import ConfigError
+
+DEFAULT_PORT = 47800
+LOCAL = "local"  # in a list of servers: the devices of this machine, served by an embedded daemon
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt]?)(?:i?b)?)", re.IGNORECASE)
+
+
+# How text becomes a value. Each raises ValueError with a sentence that says what would be right.
+
+
+def parse_bytes(value: Any) -> int:
+    """``4G``, ``512 MiB``, ``1.5gb`` (all powers of 1024) or a plain number of bytes."""
+    if type(value) is int and value >= 0:
+        return value
+    match = _BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match:
+        raise ValueError("an amount of memory looks like 4G, 512MiB or 1073741824")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def parse_seconds(value: Any) -> float:
+    """``8``, ``8s`` or ``500ms``."""
+    try:
+        if isinstance(value, str):
+            text = value.strip().lower()
+            seconds = float(text[:-2]) / 1000 if text.endswith("ms") else float(text.removesuffix("s"))
+        else:
+            seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if isinstance(value, bool) or not 0 < seconds < 1e9:
+        raise ValueError("a time looks like 8, 8s or 500ms and is greater than 0")
+    return seconds
+
+
+def parse_flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("a switch is 0 or 1")
+
+
+def parse_count(value: Any) -> int:
+    try:
+        count = -1 if isinstance(value, (bool, float)) else int(value)
+    except (TypeError, ValueError):
+        count = -1
+    if not 0 <= count < 1 << 31:
+        raise ValueError("a number that is 0 or more is needed")
+    return count
+
+
+def parse_port(value: Any) -> int:
+    port = parse_count(value)
+    if port > 65535:
+        raise ValueError("a port is between 0 and 65535")
+    return port
+
+
+def parse_name(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 64 or not value.isprintable():
+        raise ValueError("a text of 1 to 64 printable characters is needed")
+    return value
+
+
+def parse_level(value: Any) -> str:
+    level = str(value).lower()
+    if level not in LOG_LEVELS:
+        raise ValueError(f"one of {', '.join(LOG_LEVELS)} is needed")
+    return level
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a daemon listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def uri(self) -> str:
+        return f"tcp://{self}"
+
+
+def parse_address(value: Any) -> Address:
+    """``host``, ``host:port``, ``tcp://host:port``, ``[::1]:port``."""
+    text = value.strip().removeprefix("tcp://") if isinstance(value, str) else ""
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\s:/\[\],]+))(?::([0-9]{1,5}))?", text)
+    if not match or int(match[3] or 0) > 65535:
+        raise ValueError(f"a server looks like gpuhost:{DEFAULT_PORT}, 10.0.0.7 or [::1]:{DEFAULT_PORT}")
+    return Address(match[1] or match[2], int(match[3] or DEFAULT_PORT))
+
+
+def parse_servers(value: Any) -> tuple[Address | str, ...]:
+    """A comma-separated text or a list; ``local`` stands for this machine."""
+    entries: Iterable[Any] = value.split(",") if isinstance(value, str) else value
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(e, (str, Address)) for e in entries):
+        raise ValueError(f"servers look like host1:{DEFAULT_PORT},host2:{DEFAULT_PORT}")
+    servers: list[Address | str] = []
+    for entry in entries:
+        if isinstance(entry, str) and not entry.strip():
+            continue
+        server = entry if isinstance(entry, Address) else entry.strip()
+        server = LOCAL if server == LOCAL else server if isinstance(server, Address) else parse_address(server)
+        if server in servers:
+            raise ValueError(f"{server} is listed twice")
+        servers.append(server)
+    return tuple(servers)
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What ``--devices`` asks for: so many cpu devices, or CUDA devices (None: all there are)."""
+
+    kind: str  # "cpu", "cuda" or "auto"
+    count: int = 0
+    indices: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "cpu":
+            return f"cpu:{self.count}"
+        return self.kind + (":" + ",".join(map(str, self.indices)) if self.indices else "")
+
+
+def parse_devices(value: Any) -> DeviceSpec:
+    """``cpu``, ``cpu:4``, ``cuda``, ``cuda:0,2`` or ``auto`` (all CUDA devices, else one cpu device)."""
+    text = str(value).strip().lower()
+    kind, colon, rest = text.partition(":")
+    if kind == "cpu" and re.fullmatch(r"[0-9]{1,4}", rest or ("" if colon else "1")):
+        if 1 <= int(rest or 1) <= 1024:
+            return DeviceSpec("cpu", int(rest or 1))
+    elif kind == "cuda" and not colon:
+        return DeviceSpec("cuda")
+    elif kind == "cuda" and re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})*", rest):
+        indices = tuple(map(int, rest.split(",")))
+        if len(set(indices)) == len(indices):
+            return DeviceSpec("cuda", indices=indices)
+    elif text == "auto":
+        return DeviceSpec("auto")
+    raise ValueError("devices look like cpu:2, cuda, cuda:0,1 or auto")
+
+
+def _setting(default: Any, parse: Callable[[Any], Any], variable: str) -> Any:
+    return field(default=default, metadata={"parse": parse, "variable": variable})
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What rgpu-server runs with; section ``[server]``."""
+
+    devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_DEVICES")
+    bind: str = _setting("127.0.0.1", parse_name, "RGPU_BIND")
+    port: int = _setting(DEFAULT_PORT, parse_port, "RGPU_PORT")
+    name: str = _setting("", parse_name, "RGPU_NAME")  # empty: the host's name
+    device_memory: int = _setting(0, parse_bytes, "RGPU_DEVICE_MEMORY")  # 0: what the device has
+    grace: float = _setting(8.0, parse_seconds, "RGPU_GRACE")
+    prestart: int | None = _setting(None, parse_count, "RGPU_PRESTART")  # None: one for each device
+    sessions: int = _setting(32, parse_count, "RGPU_SESSIONS")  # most sessions on one device
+    log_level: str = _setting("info", parse_level, "RGPU_LOG_LEVEL")
+
+    section = "server"
+
+    @property
+    def server_name(self) -> str:
+        return self.name or socket.gethostname().split(".")[0]
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """What ``import rgpu`` runs with; section ``[client]``."""
+
+    servers: tuple[Address | str, ...] = _setting((), parse_servers, "RGPU_SERVERS")
+    local_devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_LOCAL_DEVICES")
+    connect_timeout: float = _setting(5.0, parse_seconds, "RGPU_CONNECT_TIMEOUT")
+    launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
+    check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
+
+    section = "client"
+
+
+SECTIONS: dict[str, type] = {c.section: c for c in (ServerConfig, ClientConfig)}
+
+
+def config_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where rgpu.toml is looked for, what counts most first."""
+    home = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return [Path("rgpu.toml"), home / "rgpu" / "config.toml", Path("/etc/rgpu/config.toml")]
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _parse(setting: dataclasses.Field, value: Any, where: str) -> Any:
+    try:
+        return setting.metadata["parse"](value)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {value!r} has no meaning: {error}") from None
+
+
+def read_file(path: Path) -> dict[str, dict[str, Any]]:
+    """The sections of one file, every key known; values still as TOML gave them."""
+    try:
+        with open(path, "rb") as file:
+            data = tomllib.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    for section, values in data.items():
+        if section not in SECTIONS or not isinstance(values, dict):
+            known = ", ".join(f"[{name}]" for name in SECTIONS)
+            hint = _did_you_mean(section, SECTIONS)
+            raise ConfigError(f"{path}: unknown key {section!r}; sections are {known}{hint}")
+        names = [f.name for f in dataclasses.fields(SECTIONS[section])]
+        for key in values:
+            if key not in names:
+                hint = _did_you_mean(key, names)
+                raise ConfigError(f"{path}: unknown key {key!r} in [{section}]{hint}")
+    return data
+
+
+def load(
+    kind: type,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    files: Iterable[Path] | None = None,
+) -> tuple[Any, dict[str, str]]:
+    """The settings of ``kind`` and, by name, where each one comes from.
+
+    ``arguments`` holds what was given explicitly (None: not given). ``files`` replaces the list of
+    files, the most important first.
+    """
+    found = [(path, read_file(path)) for path in (config_files(environ) if files is None else files)]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for setting in dataclasses.fields(kind):
+        name, variable = setting.name, setting.metadata["variable"]
+        candidates = [((arguments or {}).get(name), f"argument --{name.replace('_', '-')}")]
+        # An empty variable counts as unset, as everywhere in a shell.
+        candidates.append((environ.get(variable) or None, variable))
+        for path, data in found:
+            candidates.append((data.get(kind.section, {}).get(name), f"{path}: {kind.section}.{name}"))
+        origins[name] = "default"
+        for value, where in candidates:
+            if value is not None:
+                values[name], origins[name] = _parse(setting, value, where), where
+                break
+    return kind(**values), origins
+
+
+def load_server(arguments: Mapping[str, Any] | None = None, **kw: Any) -> ServerConfig:
+    return load(ServerConfig, arguments, **kw)[0]
+
+
+def load_client(arguments: Mapping[str, Any] | None = None, **kw: Any) -> ClientConfig:
+    return load(ClientConfig, arguments, **kw)[0]
+
+
+def describe(config: Any, origins: Mapping[str, str]) -> str:
+    """The settings as TOML with their origins, for ``--show-config``."""
+    lines = [f"[{config.section}]"]
+    for setting in dataclasses.fields(config):
+        value = getattr(config, setting.name)
+        if value is None:
+            lines.append(f"# {setting.name} is not set")
+            continue
+        if isinstance(value, tuple):
+            text = "[" + ", ".join(f'"{entry}"' for entry in value) + "]"
+        elif isinstance(value, bool):
+            text = str(value).lower()
+        elif isinstance(value, (int, float)):
+            text = str(value)
+        else:
+            text = f'"{value}"'
+        lines.append(f"{setting.name} = {text}  # {origins[setting.name]}")
+    return "\n".join(lines)
+
+
+def runtime_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """This user's own directory for files that live as long as a process (made if missing, 0700)."""
+    base = environ.get("XDG_RUNTIME_DIR")
+    if base and os.access(base, os.W_OK):
+        path = Path(base) / "rgpu"
+    else:
+        path = Path(tempfile.gettempdir()) / f"rgpu-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(f"{path} must be a directory of your own that nobody else may enter (mode 0700)")
+    return path

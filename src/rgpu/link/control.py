@@ -1,0 +1,198 @@
+"""Requests and answers between clients and a daemon, over one ZeroMQ socket each.
+
+``ControlServer`` waits for requests and for any other file descriptor its owner registers, in one
+thread. ``ControlClient`` asks and waits with a time limit, and says how asking failed: name, refused,
+no answer, gone. Knows frames and times; never what the bytes of a request mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from rgpu.errors import ForkError, ServerUnavailable
+
+REQUEST_BYTES = 1 << 16  # largest request a server accepts
+ANSWER_BYTES = 8 << 20  # largest answer a client accepts
+_HIGH_WATER = 256
+
+# The end of a connection, or of the attempt to make one with something that is no rgpu-server.
+_ENDINGS = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+_OPTIONS = {
+    zmq.LINGER: 0,
+    zmq.HANDSHAKE_IVL: 2000,
+    zmq.HEARTBEAT_IVL: 500,
+    zmq.HEARTBEAT_TIMEOUT: 1500,
+    zmq.HEARTBEAT_TTL: 3000,
+    zmq.SNDHWM: _HIGH_WATER,
+    zmq.RCVHWM: _HIGH_WATER,
+}
+
+
+def _socket(kind: int, limit: int, uri: str) -> zmq.Socket:
+    sock = zmq.Context.instance().socket(kind)
+    for option, value in _OPTIONS.items():
+        sock.setsockopt(option, value)
+    sock.setsockopt(zmq.MAXMSGSIZE, limit)
+    sock.setsockopt(zmq.IPV6, "[" in uri)
+    return sock
+
+
+class ControlServer:
+    """A ROUTER and the poll loop around it."""
+
+    def __init__(self, uri: str) -> None:
+        self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
+        self._poller = zmq.Poller()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        try:
+            self._socket.bind(uri)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise OSError(error.errno, os.strerror(error.errno), uri) from None
+        self._poller.register(self._socket, zmq.POLLIN)
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` from ``step`` whenever ``fd`` is readable or at its end."""
+        self._callbacks[fd] = callback
+        self._poller.register(fd, zmq.POLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        if self._callbacks.pop(fd, None):
+            self._poller.unregister(fd)
+
+    def step(self, timeout: float, on_request: Callable[[Any, bytes], None]) -> None:
+        """Wait once; hand each request to ``on_request(asker, body)`` and call what is readable."""
+        ready = self._poller.poll(max(0.0, timeout) * 1000)
+        for source, _ in ready:
+            if source is self._socket:
+                self._receive(on_request)
+            elif source in self._callbacks:  # an earlier callback may have unwatched it
+                self._callbacks[source]()
+
+    def _receive(self, on_request: Callable[[Any, bytes], None]) -> None:
+        for _ in range(_HIGH_WATER):  # then let the other descriptors have their turn
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(frames) == 3:  # anything else is not from a ControlClient: no way to answer
+                on_request((frames[0], frames[1]), frames[2])
+
+    def answer(self, asker: Any, body: bytes) -> None:
+        """Answer a request, now or later. A client that is gone or does not read misses it."""
+        try:
+            self._socket.send_multipart([*asker, body], zmq.NOBLOCK)
+        except zmq.Again:
+            pass
+
+    def close(self, linger: float = 0.5) -> None:
+        self._socket.close(int(linger * 1000))
+
+
+class ControlClient:
+    """Asks one server; connects at the first request and again after a failure. Thread-safe."""
+
+    def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
+        self.host, self.port, self.timeout = host, port, timeout
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._socket: zmq.Socket | None = None
+        self._monitor: zmq.Socket | None = None
+        self._pid = os.getpid()
+
+    def request(self, body: bytes, timeout: float | None = None) -> bytes:
+        """The server's answer, or ServerUnavailable with what failed and what to check."""
+        if os.getpid() != self._pid:
+            raise ForkError(f"the connection to {self.address} belongs to process {self._pid}, not to this child")
+        with self._lock:
+            deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+            try:
+                if self._monitor is not None and self._monitor.poll(0):
+                    self._disconnect()  # it broke while nobody asked: the server was restarted, perhaps
+                if self._socket is None:
+                    self._connect(deadline)
+                number = next(self._numbers).to_bytes(8, "big")
+                self._socket.send_multipart([number, body])
+                return self._await(number, deadline)
+            except BaseException:
+                self._disconnect()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            if os.getpid() == self._pid:
+                self._disconnect()
+
+    def _connect(self, deadline: float) -> None:
+        # A plain connection first: it tells name, refusal and silence apart at once, where a
+        # ZeroMQ socket would retry quietly. It also picks the address that answers.
+        where = f"rgpu server {self.address}"
+        try:
+            with socket.create_connection((self.host, self.port), max(0.01, deadline - time.monotonic())) as probe:
+                host, port = probe.getpeername()[:2]
+        except socket.gaierror as error:
+            raise ServerUnavailable(
+                f"{where}: the name {self.host!r} cannot be resolved ({error.strerror}); "
+                "check the spelling in RGPU_SERVERS, or use the IP address"
+            ) from None
+        except ConnectionRefusedError:
+            raise ServerUnavailable(
+                f"{where} refused the connection: no rgpu-server listens on port {self.port} there; "
+                "start one (rgpu-server --port ...) or correct the port"
+            ) from None
+        except TimeoutError:
+            raise ServerUnavailable(
+                f"{where} did not answer within the time limit: the host is down, or a firewall drops packets; "
+                f"check that TCP port {self.port} can be reached from here"
+            ) from None
+        except OSError as error:
+            raise ServerUnavailable(f"{where} cannot be reached: {error.strerror or error}; check the network") from None
+        uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        self._socket = _socket(zmq.DEALER, ANSWER_BYTES, uri)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._monitor = self._socket.get_monitor_socket(_ENDINGS)
+        self._socket.connect(uri)
+
+    def _await(self, number: bytes, deadline: float) -> bytes:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = dict(poller.poll(left * 1000))
+            if self._socket in ready:
+                frames = self._socket.recv_multipart()
+                # An answer to a request that ran out of time before is of no use now.
+                if len(frames) == 2 and frames[0] == number:
+                    return frames[1]
+            elif self._monitor in ready:
+                raise ServerUnavailable(
+                    f"rgpu server {self.address} closed the connection: it stopped, or what listens there "
+                    "is not an rgpu-server; look at its log, or correct the address"
+                )
+        raise ServerUnavailable(
+            f"rgpu server {self.address} accepted the connection but did not answer in time: it is stopped or "
+            "overloaded, or what listens there is not an rgpu-server; look at its log, or correct the address"
+        )
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._socket.close(0)
+            self._socket = self._monitor = None

@@ -1,0 +1,307 @@
+"""The daemon: admits clients, grants leases, keeps worker processes, describes itself.
+
+One thread, one poll loop over the control socket, the workers' channels and a wake-up pipe. No
+array data and no client code pass through here, and nothing here may block.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from rgpu.config import Address, ServerConfig
+from rgpu.errors import NoSuchDevice, ProtocolError, ServerBusy
+from rgpu.link.control import ControlServer
+from rgpu.server import broker
+from rgpu.server.lease import Client, Lease, LeaseBook
+from rgpu.server.telemetry import Device, Inventory, threads_per_device
+from rgpu.server.workers import WORKER_COMMAND, Worker, WorkerPool
+from rgpu.wire import control
+from rgpu.wire.codec import pack, unpack
+from rgpu.wire.control import Control
+from rgpu.wire.version import VERSION, fingerprint
+
+log = logging.getLogger("rgpu.server")
+
+START_ATTEMPTS = 3  # of a worker, before a waiting client is told that it fails
+START_SECONDS = 20.0  # that a client waits for a worker to start
+
+
+@dataclass
+class _Waiting:
+    """A client whose worker is still starting."""
+
+    asker: Any
+    device: Device
+    client: Client
+    until: float
+
+
+class Daemon:
+    """``parent``: end when this process is no longer our parent (0: never)."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        inventory: Inventory,
+        *,
+        parent: int = 0,
+        worker_command: tuple[str, ...] = WORKER_COMMAND,
+    ) -> None:
+        self.config, self._inventory, self._parent = config, inventory, parent
+        self.devices = inventory.devices
+        self.name = config.server_name
+        self._leases = LeaseBook(time.monotonic)
+        self._waiting: deque[_Waiting] = deque()
+        self._started = time.time()
+        self._stopping = ""
+        self._server = ControlServer(Address(config.bind, config.port).uri)
+        self.endpoint = self._server.endpoint
+        kinds = {device.kind: sum(d.kind == device.kind for d in self.devices) for device in self.devices}
+        self._pool = WorkerPool(
+            self._server,
+            self,
+            bind=config.bind,
+            spares={kind: count if config.prestart is None else config.prestart for kind, count in kinds.items()},
+            threads=threads_per_device(inventory.cpus),
+            command=worker_command,
+        )
+        self._answers = {
+            control.Hello.Record: self._hello,
+            control.Attach.Record: self._attach,
+            control.Release.Record: self._release,
+            control.SessionState.Record: self._session_state,
+            control.Snapshot.Record: self._snapshot,
+        }
+
+    # The loop
+
+    def run(self) -> None:
+        """Serve until a signal, ``stop`` or the end of the parent."""
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        wakeup_before = signal.set_wakeup_fd(waker)
+        self._server.watch(wake, lambda: os.read(wake, 64))
+        try:
+            while not self._stopping:
+                self._server.step(self._tick(), self._on_request)
+            log.info("stopping: %s", self._stopping)
+        finally:
+            self.close()
+            signal.set_wakeup_fd(wakeup_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(wake)
+            os.close(waker)
+
+    def stop(self, reason: str) -> None:
+        self._stopping = self._stopping or reason
+
+    def close(self) -> None:
+        """End the workers, tell those who wait, leave the port."""
+        for waiting in self._waiting:
+            self._refuse(waiting.asker, "stopping", f"rgpu server {self.name} is stopping")
+        self._waiting.clear()
+        self._pool.close()
+        self._server.close()
+        self._inventory.close()
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self.stop(signal.Signals(number).name)
+
+    def _tick(self) -> float:
+        if self._parent and os.getppid() != self._parent:
+            self.stop(f"process {self._parent}, which started this server, ended")
+        now = time.monotonic()
+        while self._waiting and now > self._waiting[0].until:
+            waiting = self._waiting.popleft()
+            self._refuse(waiting.asker, "starting", f"no worker of {self.name} was ready in {START_SECONDS:g} s; try again")
+        return self._pool.tick()
+
+    # Requests
+
+    def _on_request(self, asker: Any, body: bytes) -> None:
+        try:
+            message = Control.decode(unpack(body))
+            handler = self._answers.get(type(message))
+            if handler is None:
+                raise ProtocolError(f"{type(message).__name__} is not a request")
+            answer = handler(asker, message)
+        except ProtocolError as error:
+            log.warning("refused a malformed request: %s", error)
+            self._refuse(asker, "protocol", f"rgpu server {self.name} ({VERSION}) did not understand: {error}")
+        except NoSuchDevice as error:
+            self._refuse(asker, "no-device", str(error))
+        except ServerBusy as error:
+            self._refuse(asker, "full", str(error))
+        else:
+            if answer is not None:
+                self._server.answer(asker, pack(answer))
+
+    def _refuse(self, asker: Any, reason: str, message: str) -> None:
+        self._server.answer(asker, pack(control.Refused.encode(reason=reason, message=message[:4096])))
+
+    def _mismatch(self, message: Any) -> tuple | None:
+        if (message.version, message.fingerprint) == (VERSION, fingerprint()):
+            return None
+        return control.Refused.encode(
+            reason="version",
+            message=f"this client is rgpu {message.version} (protocol {message.fingerprint}), rgpu server {self.name} "
+            f"is rgpu {VERSION} (protocol {fingerprint()}); install the same version on both",
+        )
+
+    def _hello(self, _asker: Any, message: Any) -> tuple:
+        return self._mismatch(message) or control.Welcome.encode(
+            name=self.name,
+            version=VERSION,
+            fingerprint=fingerprint(),
+            devices=[self._describe(device) for device in self.devices],
+        )
+
+    def _attach(self, asker: Any, message: Any) -> tuple | None:
+        if mismatch := self._mismatch(message):
+            return mismatch
+        waiting = [w.device.index for w in self._waiting]
+        loads = []
+        for device in self.devices:
+            leases = self._leases.on_device(device.index)
+            reading = self._inventory.read(device, leases)
+            sessions = len(leases) + waiting.count(device.index)
+            loads.append(broker.Load(sessions, device.memory_total - reading.memory_used, reading.utilization))
+        wanted = None if message.device == control.ANY_DEVICE else message.device
+        device = self.devices[broker.choose(loads, wanted, self.config.sessions)]
+        client = Client(message.user, message.host, message.pid, message.program)
+        worker = self._pool.take(device.kind)
+        if worker:
+            return self._grant(worker, device, client)
+        self._waiting.append(_Waiting(asker, device, client, time.monotonic() + START_SECONDS))
+        if self._pool.starting(device.kind) < len(self._waiting):
+            self._pool.spawn(device.kind)
+        return None
+
+    def _grant(self, worker: Worker, device: Device, client: Client) -> tuple:
+        lease = self._leases.grant(device.index, client)
+        self._pool.grant(
+            worker,
+            lease.session,
+            epoch=lease.epoch,
+            device=device.index,
+            visible=device.visible,
+            memory_limit=device.memory_total,
+            grace=self.config.grace,
+        )
+        log.info("%s on device %d for %s, %r", _short(lease), device.index, _who(client), worker)
+        return control.Granted.encode(
+            session=lease.session,
+            epoch=lease.epoch,
+            endpoint=worker.endpoint,
+            device=self._describe(device),
+        )
+
+    def _release(self, _asker: Any, message: Any) -> tuple:
+        worker = self._pool.by_session(message.session)
+        if worker:
+            self._pool.stop(worker, "released by the client")
+        self._end(message.session, "released by the client")
+        return control.Released.encode()
+
+    def _session_state(self, _asker: Any, message: Any) -> tuple:
+        return control.State.encode(state=self._leases.state(message.session)[:256])
+
+    def _snapshot(self, _asker: Any, _message: Any) -> tuple:
+        return control.Picture.encode(
+            server={
+                "name": self.name,
+                "version": VERSION,
+                "host": platform.node(),
+                "pid": os.getpid(),
+                "uptime": time.time() - self._started,
+                "devices": [
+                    self._describe(device) | {"sessions": self._sessions(device)} for device in self.devices
+                ],
+            }
+        )
+
+    # Descriptions
+
+    def _describe(self, device: Device) -> dict[str, Any]:
+        reading = self._inventory.read(device, self._leases.on_device(device.index))
+        return {
+            "index": device.index,
+            "name": device.name,
+            "kind": device.kind,
+            "memory_total": device.memory_total,
+            "memory_used": reading.memory_used,
+            "utilization": reading.utilization,
+            **device.properties,
+            **reading.details,
+        }
+
+    def _sessions(self, device: Device) -> list[dict[str, Any]]:
+        now = time.monotonic()
+        return [
+            {
+                "user": lease.client.user,
+                "host": lease.client.host,
+                "pid": lease.client.pid,
+                "program": lease.client.program,
+                "memory_used": lease.memory_used,
+                "utilization": round(100 * lease.busy),
+                "commands": lease.commands,
+                "age": now - lease.since,
+            }
+            for lease in self._leases.on_device(device.index)
+        ]
+
+    # What workers do (workers.Events)
+
+    def worker_ready(self, worker: Worker) -> None:
+        for waiting in self._waiting:
+            if waiting.device.kind == worker.kind:
+                self._waiting.remove(waiting)
+                granted = self._grant(worker, waiting.device, waiting.client)
+                self._server.answer(waiting.asker, pack(granted))
+                return
+
+    def worker_told(self, worker: Worker, memory_used: int, busy: float, commands: int) -> None:
+        lease = worker.session and self._leases.get(worker.session)
+        if lease:
+            lease.memory_used, lease.busy, lease.commands = memory_used, busy, commands
+
+    def worker_gone(self, worker: Worker) -> None:
+        if worker.session:
+            self._end(worker.session, worker.fate())
+            return
+        if not worker.endpoint:
+            log.error("%r did not start: %s", worker, worker.fate())
+        waiting = [w for w in self._waiting if w.device.kind == worker.kind]
+        if waiting and self._pool.failures(worker.kind) >= START_ATTEMPTS:
+            for one in waiting:
+                self._waiting.remove(one)
+                self._refuse(
+                    one.asker,
+                    "failed",
+                    f"rgpu server {self.name} cannot start a {worker.kind} worker: {worker.fate()}; see its log",
+                )
+        elif waiting and self._pool.starting(worker.kind) < len(waiting):
+            self._pool.spawn(worker.kind)
+
+    def _end(self, session: bytes, reason: str) -> None:
+        lease = self._leases.end(session, reason)
+        if lease:
+            log.info("%s on device %d ended: %s", _short(lease), lease.device, reason)
+
+
+def _short(lease: Lease) -> str:
+    return f"session {lease.session.hex()[:8]}"
+
+
+def _who(client: Client) -> str:
+    return f"{client.user}@{client.host} pid {client.pid} ({client.program})"

@@ -1,0 +1,158 @@
+"""The bootstrap of a worker process: from ``python -m`` to the first command of a session.
+
+It makes ready what every session needs, tells the daemon, waits for its grant and hands over to
+the executor. It also watches, in a thread, for the reasons to end: the daemon is gone, the lease was
+given back, the client was silent for longer than grace. It never executes a command itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from rgpu.errors import SessionExpired, SessionLost
+from rgpu.wire.codec import pack, unpack
+from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
+
+log = logging.getLogger("rgpu.worker")
+
+BACKENDS = {"cpu": "rgpu.server.backend_cpu", "cuda": "rgpu.server.backend_cupy"}
+MESSAGE_BYTES = 1 << 16
+WATCH_SECONDS = 0.25
+END_SECONDS = 1.0  # that a session has to end by itself before the process does
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="rgpu-worker", description="Started by rgpu-server, not by hand.")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--backend", required=True, choices=BACKENDS)
+    parser.add_argument("--bind", required=True)
+    options = parser.parse_args(argv)
+    logging.basicConfig(format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    keep_memory()
+    channel = socket.socket(fileno=options.fd)
+    channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
+    try:
+        return run(channel, options.backend, options.bind)
+    except Exception as error:
+        log.exception("worker failed")
+        tell(channel, Finished.encode(reason=f"{type(error).__name__}: {error}"[:200]))
+        return 1
+
+
+def run(channel: socket.socket, kind: str, bind: str) -> int:
+    """Make ready, wait for a grant, serve it."""
+    # These imports are what pre-starting is for; the message to the daemon says they are done.
+    from rgpu import link
+    from rgpu.server import backend, executor
+    from rgpu.session.connection import Connection
+    from rgpu.session.session import Session
+
+    importlib.import_module(BACKENDS[kind])
+    listener = link.listen(f"tcp://{bind}:0")
+    tell(channel, Ready.encode(endpoint=listener.uri))
+    data = channel.recv(MESSAGE_BYTES)
+    grant = Control.decode(unpack(data)) if data else None
+    if not isinstance(grant, Grant.Record):  # stopped before anybody came, or the daemon is gone
+        listener.close()
+        return 0
+    device = grant.device
+    if grant.visible:  # CUDA reads this at its first call: the session's process sees no other card
+        os.environ["CUDA_VISIBLE_DEVICES"], device = grant.visible, 0
+    connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
+    with Guard(channel, connection, grant.grace):
+        reason = executor.serve(
+            connection,
+            backend.load(kind, device, grant.memory_limit),
+            lambda report: tell(channel, Telemetry.encode(**report)),
+        )
+        tell(channel, Finished.encode(reason=reason[:200]))
+        connection.close()
+    return 0
+
+
+def tell(channel: socket.socket, message: tuple) -> None:
+    """To the daemon; when it is gone the guard knows what to do."""
+    with contextlib.suppress(OSError):
+        channel.send(pack(message), socket.MSG_NOSIGNAL)
+
+
+class Guard(threading.Thread):
+    """Ends the session when the daemon says so or is gone, or the client is gone for too long."""
+
+    def __init__(self, channel: socket.socket, connection: Any, grace: float) -> None:
+        super().__init__(name="rgpu-guard", daemon=True)
+        self._channel, self._connection, self._grace = channel, connection, grace
+        self._over = threading.Event()
+
+    def __enter__(self) -> Guard:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        ending = None
+        while ending is None:
+            # A busy session does not look at its link: moving it on from here keeps the peer
+            # informed, and tells whether there still is one.
+            self._connection.pump()
+            ending = self._heard() or self._silent()
+        self._connection.fail(ending)
+        # A session inside a long kernel does not look at its connection; its memory is wanted back.
+        if not self._over.wait(END_SECONDS):
+            tell(self._channel, Finished.encode(reason=str(ending)[:200]))
+            os._exit(0)
+
+    def _heard(self) -> Exception | None:
+        """What the daemon says, waiting a little for it."""
+        if not select.select([self._channel], [], [], WATCH_SECONDS)[0]:
+            return None
+        try:
+            data = self._channel.recv(MESSAGE_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            return SessionLost("the server ended")
+        message = Control.decode(unpack(data))
+        return SessionLost(message.reason) if isinstance(message, Stop.Record) else None
+
+    def _silent(self) -> Exception | None:
+        since = self._connection.down_since
+        if since is None or time.monotonic() - since <= self._grace:
+            return None
+        return SessionExpired(f"the client was gone for more than {self._grace:g} s")
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process with the daemon; elsewhere the end of the channel does."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+
+
+def keep_memory() -> None:
+    """Let malloc keep large blocks: fresh pages cost as much as the work done in them."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        m_trim_threshold, m_mmap_threshold, size = -1, -3, 1 << 30
+        mallopt(m_mmap_threshold, size)
+        mallopt(m_trim_threshold, size)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""The worker processes: started ahead, handed out, watched and reaped.
+
+Importing NumPy takes longer than a client should wait, so some workers stand ready. The daemon
+and a worker share a SOCK_SEQPACKET socket pair; its end is how each learns of the other's death.
+Runs in the daemon's one thread and must never block it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rgpu.errors import ProtocolError
+from rgpu.wire.codec import pack, unpack
+from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
+
+log = logging.getLogger("rgpu.server")
+
+MESSAGE_BYTES = 1 << 16
+STOP_SECONDS = 2.0  # between asking a worker to end and ending it
+REPLENISH_SECONDS = 0.3  # a spare worker starts only after the client that took one got going
+BACKOFF_SECONDS = (0.3, 1, 3, 10, 30)  # between starts that failed in a row
+
+WORKER_COMMAND = (sys.executable, "-P", "-m", "rgpu.server.worker")
+
+
+class Worker:
+    """One process and the channel to it."""
+
+    def __init__(self, kind: str, process: subprocess.Popen, channel: socket.socket) -> None:
+        self.kind, self.process, self.channel = kind, process, channel
+        self.endpoint = ""  # empty until it is ready
+        self.session: bytes | None = None
+        self.reason = ""  # why it said it ends
+        self.kill_at: float | None = None
+
+    def __repr__(self) -> str:
+        what = f"session {self.session.hex()[:8]}" if self.session else "ready" if self.endpoint else "starting"
+        return f"worker {self.process.pid} ({self.kind}, {what})"
+
+    def tell(self, message: tuple) -> None:
+        """Send without waiting; a worker that is gone is noticed by its end of file."""
+        try:
+            self.channel.send(pack(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            log.debug("%r was not told: %s", self, error)
+
+    def fate(self) -> str:
+        """How the process ended, for people."""
+        code = self.process.returncode
+        if self.reason:
+            return self.reason
+        if code is not None and code < 0:
+            try:
+                return f"signal {-code} ({signal.Signals(-code).name})"
+            except ValueError:
+                return f"signal {-code}"
+        return f"exit code {code}"
+
+
+class Events(Protocol):
+    """What the pool tells its owner, the daemon."""
+
+    def worker_ready(self, worker: Worker) -> None: ...
+    def worker_told(self, worker: Worker, memory_used: int, busy: float, commands: int) -> None: ...
+    def worker_gone(self, worker: Worker) -> None: ...
+
+
+class Watcher(Protocol):
+    """Where descriptors are watched: the daemon's poll loop."""
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
+    def unwatch(self, fd: int) -> None: ...
+
+
+class WorkerPool:
+    """All workers of a daemon. ``spares`` says how many of each kind stand ready."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        events: Events,
+        *,
+        bind: str,
+        spares: dict[str, int],
+        threads: int,
+        command: tuple[str, ...] = WORKER_COMMAND,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watcher, self._events, self._clock = watcher, events, clock
+        self._bind, self._spares, self._command = bind, spares, command
+        self._environment = _worker_environment(threads)
+        self._workers: list[Worker] = []
+        self._leaving: list[Worker] = []  # the channel has ended, the process not yet
+        self._failures = dict.fromkeys(spares, 0)
+        self._start_at = dict.fromkeys(spares, 0.0)
+        self._closing = False
+
+    def take(self, kind: str) -> Worker | None:
+        """A ready worker that is nobody's, or None."""
+        worker = next((w for w in self._workers if w.kind == kind and w.endpoint and not self._busy(w)), None)
+        if worker:
+            self._start_at[kind] = max(self._start_at[kind], self._clock() + REPLENISH_SECONDS)
+        return worker
+
+    def starting(self, kind: str) -> int:
+        return sum(w.kind == kind and not w.endpoint for w in self._workers)
+
+    def failures(self, kind: str) -> int:
+        """Starts of this kind that failed in a row."""
+        return self._failures[kind]
+
+    def grant(self, worker: Worker, session: bytes, *, epoch: int, device: int, **rest: Any) -> None:
+        worker.session = session
+        worker.tell(Grant.encode(session=session, epoch=epoch, device=device, **rest))
+
+    def stop(self, worker: Worker, reason: str) -> None:
+        """Ask it to end, and end it if it does not."""
+        if worker.kill_at is None:
+            worker.kill_at = self._clock() + STOP_SECONDS
+            worker.tell(Stop.encode(reason=reason))
+
+    def by_session(self, session: bytes) -> Worker | None:
+        return next((w for w in self._workers if w.session == session), None)
+
+    def spawn(self, kind: str) -> Worker:
+        """Start a worker; ``worker_ready`` follows."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            fd = theirs.fileno()
+            process = subprocess.Popen(
+                [*self._command, "--fd", str(fd), "--backend", kind, "--bind", self._bind],
+                pass_fds=(fd,),
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C in the daemon's terminal is the daemon's business
+            )
+        worker = Worker(kind, process, ours)
+        self._workers.append(worker)
+        self._watcher.watch(ours.fileno(), lambda: self._readable(worker))
+        log.debug("started %r", worker)
+        return worker
+
+    def tick(self) -> float:
+        """Do what is due; the seconds until there may be more to do."""
+        now, wait = self._clock(), 1.0
+        for worker in list(self._leaving):
+            self._reap(worker, now)
+        for worker in self._workers:
+            if worker.kill_at is not None and now >= worker.kill_at:
+                worker.process.kill()
+        for kind, wanted in self._spares.items() if not self._closing else ():
+            free = sum(w.kind == kind and not self._busy(w) for w in self._workers)
+            # One at a time: a start costs a core for a third of a second.
+            if free < wanted and not self.starting(kind):
+                if now >= self._start_at[kind]:
+                    self.spawn(kind)
+                else:
+                    wait = min(wait, self._start_at[kind] - now)
+        return 0.01 if self._leaving else wait
+
+    def close(self, seconds: float = 3.0) -> None:
+        """End all workers and wait for them; none is left behind."""
+        self._closing = True
+        for worker in self._workers:
+            self.stop(worker, "the server stops")
+            worker.channel.shutdown(socket.SHUT_WR)
+        deadline = self._clock() + seconds
+        for worker in self._workers + self._leaving:
+            try:
+                worker.process.wait(max(0.0, deadline - self._clock()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        for worker in self._workers:
+            self._watcher.unwatch(worker.channel.fileno())
+            worker.channel.close()
+        self._workers.clear()
+        self._leaving.clear()
+
+    @staticmethod
+    def _busy(worker: Worker) -> bool:
+        return worker.session is not None or worker.kill_at is not None
+
+    def _readable(self, worker: Worker) -> None:
+        try:
+            data = worker.channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._watcher.unwatch(worker.channel.fileno())
+            worker.channel.close()
+            self._workers.remove(worker)
+            self._leaving.append(worker)
+            worker.kill_at = self._clock() + STOP_SECONDS
+            self._reap(worker, self._clock())
+            return
+        try:
+            message = Control.decode(unpack(data))
+        except ProtocolError as error:
+            # A worker runs what its client sends; it is not trusted with more than its own end.
+            log.error("%r sent nonsense and is ended: %s", worker, error)
+            worker.process.kill()
+            return
+        if isinstance(message, Telemetry.Record):
+            self._events.worker_told(worker, message.memory_used, message.busy, message.commands)
+        elif isinstance(message, Finished.Record):
+            worker.reason = message.reason
+        elif isinstance(message, Ready.Record) and not worker.endpoint:
+            worker.endpoint = message.endpoint
+            self._failures[worker.kind] = 0
+            self._events.worker_ready(worker)
+
+    def _reap(self, worker: Worker, now: float) -> None:
+        if worker.process.poll() is None:
+            if worker.kill_at is not None and now >= worker.kill_at:
+                worker.process.kill()
+            return
+        self._leaving.remove(worker)
+        if not worker.endpoint:
+            self._failures[worker.kind] += 1
+            pause = BACKOFF_SECONDS[min(self._failures[worker.kind], len(BACKOFF_SECONDS)) - 1]
+            self._start_at[worker.kind] = now + pause
+        self._events.worker_gone(worker)
+
+
+def _worker_environment(threads: int) -> dict[str, str]:
+    """The daemon's environment, with each worker's libraries kept to their part of the cores."""
+    environment = dict(os.environ)
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment.setdefault(variable, str(threads))
+    return environment
