@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import os
 from typing import Any
 
 import numpy as np
 
 try:
-    from rgpu import _rgpu_core  # type: ignore[attr-defined]
+    _rgpu_core: Any = importlib.import_module("rgpu._rgpu_core")
 except ImportError:
     _rgpu_core = None
 
@@ -112,7 +113,7 @@ def _raw(array: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _crc_table() -> np.ndarray:
-    table = np.arange(256, dtype=np.uint32)
+    table: Any = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> 1) ^ (np.uint32(0x82F63B78) * (table & 1))
     return table
@@ -129,7 +130,7 @@ def _crc_lanes(register: int, data: np.ndarray) -> int:
     bits = np.arange(32, dtype=np.uint32)[:, None]
     columns = np.zeros((width, lanes + 32), np.uint8)
     columns[:, :lanes] = data.T
-    state = np.zeros(lanes + 32, np.uint32)
+    state: np.ndarray = np.zeros(lanes + 32, np.uint32)
     state[0] = register
     state[lanes:] = np.uint32(1) << bits[:, 0]
     table = _crc_table()
