@@ -99,7 +99,8 @@ def main():
     devices = args.devices or cp.cuda.runtime.getDeviceCount()
     _, different = np.unique(photo.reshape(-1, 3) @ [1, 256, 65536], return_index=True)
     start = pixels[np.random.default_rng(args.seed).choice(different, args.colours, replace=False)]
-    print(f"{photo.shape[1]} x {photo.shape[0]} pixels, {args.colours} colours, {devices} device(s)", flush=True)
+    height, width, _ = photo.shape
+    print(f"{width} x {height} pixels, {args.colours} colours, {devices} device(s)", flush=True)
 
     began = time.perf_counter()
     _, quantized, history = quantize(pixels, start, args.iterations, devices)

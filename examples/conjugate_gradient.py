@@ -1,8 +1,8 @@
 """Solve the Poisson equation on a square with conjugate gradients; the matrix is never stored.
 
-The unknowns live on an n x n grid whose edge is held at zero. The Laplacian is five shifted views of one array,
-so the program is mostly slices, in-place updates and reductions. The scalars stay on the device; the host looks at the
-residual only every few rounds, so that it can run ahead.
+The unknowns live on an n x n grid whose edge is held at zero. The Laplacian is five shifted views of one
+array, so the program is mostly slices, in-place updates and reductions. The scalars stay on the device; the
+host looks at the residual only every few rounds, so that it can run ahead.
 
     python conjugate_gradient.py [--size 256] [--tolerance 1e-8]
 """
@@ -60,7 +60,8 @@ def main():
     began = time.perf_counter()
     x, iterations = solve(b, args.tolerance, most=10 * n)
     error = float(cp.abs(x - exact).max())
-    print(f"{n} x {n} unknowns: {iterations} iterations, {time.perf_counter() - began:.2f} s, largest error {error:.1e}")
+    seconds = time.perf_counter() - began
+    print(f"{n} x {n} unknowns: {iterations} iterations, {seconds:.2f} s, largest error {error:.1e}")
     if error > 1e-5:
         raise SystemExit("the solution is wrong")
 

@@ -1,7 +1,7 @@
 """Train a small neural network on scikit-learn's handwritten digits, with the gradients written by hand.
 
-Two layers, softmax, momentum, mini-batches: matrix products, broadcasting, fancy indexing and in-place updates. In an epoch
-nothing is read back, so the host only issues work; it looks at the accuracy once in an epoch.
+Two layers, softmax, momentum, mini-batches: matrix products, broadcasting, fancy indexing and in-place
+updates. Between two looks at the accuracy nothing is read back, so the host only issues work.
 
     python digits_mlp.py [--epochs 30] [--hidden 128]
 """
@@ -54,7 +54,8 @@ def main():
     args = parser.parse_args()
 
     images, digits = load_digits(return_X_y=True)
-    split = train_test_split(images.astype(np.float32) / 16, digits, test_size=0.25, random_state=0, stratify=digits)
+    images = images.astype(np.float32) / 16
+    split = train_test_split(images, digits, test_size=0.25, random_state=0, stratify=digits)
     train_x, test_x, train_y, test_y = (cp.asarray(part) for part in split)
     rng = np.random.default_rng(0)
     layers = initial([train_x.shape[1], args.hidden, 10], rng)

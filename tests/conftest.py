@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 from hypothesis import settings
+
 from support import leaks
 from support.waiting import wait_until
 
@@ -48,7 +49,7 @@ def same_seeds():
 
 
 @pytest.fixture(autouse=True)
-def no_settings_from_outside(request, monkeypatch):
+def no_settings_from_outside(monkeypatch):
     """A developer's own RGPU_* settings must not decide whether a test passes."""
     for name in list(os.environ):
         if name.startswith("RGPU_") and name not in (leaks.MARK, "RGPU_PURE", "RGPU_CHECK_PREDICTION"):

@@ -50,7 +50,8 @@ def _processes():
 
 
 def _threads():
-    return {f"thread {t.name}" for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon}
+    main = threading.main_thread()
+    return {f"thread {t.name}" for t in threading.enumerate() if t is not main and not t.daemon}
 
 
 def _listening():
