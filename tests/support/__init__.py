@@ -1,0 +1,1 @@
+"""What tests share and the product never sees: waiting, leak checks, and later servers to talk to."""

@@ -1,0 +1,192 @@
+"""Bytes, strides and checksums: the Python room of the C core, and its twin in NumPy.
+
+The compiled module is optional. ``COMPILED`` and ``PURE`` have the same functions with the same
+results, and the module's own ``pack``, ``unpack``, ``crc32c`` and ``tune_malloc`` are the better
+one of this machine (``RGPU_PURE=1``: the twin). Knows no arrays' meaning, only where their
+elements lie; never converts values, never keeps a reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+from typing import Any
+
+import numpy as np
+
+try:
+    _rgpu_core: Any = importlib.import_module("rgpu._rgpu_core")
+except ImportError:
+    _rgpu_core = None
+
+Buffer = Any  # whatever memoryview() takes
+
+MMAP_THRESHOLD = 1 << 30  # blocks up to this size come from the heap, whose pages are already there
+TRIM_THRESHOLD = 1 << 30  # so much free memory at the heap's end is kept
+
+
+def swap_unit(dtype: np.dtype) -> int:
+    """How many bytes turn around together when values of ``dtype`` change byte order; 1: none do."""
+    if dtype.fields is not None:
+        raise ValueError(f"the fields of {dtype} have to be swapped one by one")
+    if dtype.kind == "c":
+        return dtype.itemsize // 2
+    if dtype.kind == "U":
+        return 4
+    return 1 if dtype.type in (np.void, np.bytes_) else dtype.itemsize
+
+
+def _check(array: np.ndarray, buffer: Buffer, swap: bool, *, into_array: bool) -> int:
+    """The one gate before raw memory is touched; returns the swap unit (1: leave the bytes alone)."""
+    if array.dtype.hasobject:
+        raise TypeError(f"{array.dtype} holds Python objects, which have no bytes to send")
+    view = memoryview(buffer)
+    if not view.c_contiguous or view.nbytes != array.nbytes:
+        raise ValueError(f"needs one contiguous buffer of {array.nbytes} bytes, got {view.nbytes}")
+    if not array.flags.writeable if into_array else view.readonly:
+        raise ValueError("the destination is read-only")
+    return swap_unit(array.dtype) if swap else 1
+
+
+class PURE:
+    """The twin: NumPy and the standard library only."""
+
+    name = "pure"
+
+    @staticmethod
+    def pack(array: np.ndarray, out: Buffer, *, swap: bool = False) -> None:
+        """Write the elements of ``array`` in C order into ``out``, with ``swap`` in the other byte order."""
+        unit = _check(array, out, swap, into_array=False)
+        if array.nbytes:
+            flat = np.frombuffer(out, np.uint8)
+            raw = _raw(array)
+            np.copyto(flat.view(raw.dtype).reshape(array.shape), raw)
+            if unit > 1:
+                parts = flat.reshape(-1, unit)
+                parts[:] = parts[:, ::-1].copy()
+
+    @staticmethod
+    def unpack(data: Buffer, array: np.ndarray, *, swap: bool = False) -> None:
+        """Fill ``array`` from the bytes that ``pack`` wrote."""
+        unit = _check(array, data, swap, into_array=True)
+        if array.nbytes:
+            flat = np.frombuffer(data, np.uint8)
+            if unit > 1:
+                flat = np.ascontiguousarray(flat.reshape(-1, unit)[:, ::-1]).reshape(-1)
+            raw = _raw(array)
+            np.copyto(raw, flat.view(raw.dtype).reshape(array.shape))
+
+    @staticmethod
+    def crc32c(data: Buffer, crc: int = 0) -> int:
+        """CRC-32C of a contiguous buffer, continued from ``crc``."""
+        view = memoryview(data)
+        flat = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+        register = crc ^ 0xFFFFFFFF
+        lanes = 1 << (flat.size.bit_length() // 2 + 1)
+        width = flat.size // lanes
+        if width >= 16:
+            register = _crc_lanes(register, flat[: lanes * width].reshape(lanes, width))
+            flat = flat[lanes * width :]
+        table = _crc_table().tolist()
+        for byte in flat.tolist():
+            register = table[(register ^ byte) & 0xFF] ^ (register >> 8)
+        return register ^ 0xFFFFFFFF
+
+    @staticmethod
+    def tune_malloc(mmap_threshold: int = MMAP_THRESHOLD, trim_threshold: int = TRIM_THRESHOLD) -> bool:
+        """Keep freed memory of this process for its next use; False where malloc has no such settings."""
+        try:
+            mallopt = ctypes.CDLL(None).mallopt
+        except (AttributeError, OSError, TypeError):
+            return False
+        m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
+        return bool(mallopt(m_mmap_threshold, mmap_threshold) and mallopt(m_trim_threshold, trim_threshold))
+
+
+def _raw(array: np.ndarray) -> np.ndarray:
+    """The same elements as plain bytes of the same size (bfloat16 and the like export no buffer)."""
+    size = array.dtype.itemsize
+    return array.view(np.dtype(f"u{size}") if size in (1, 2, 4, 8) else np.dtype((np.void, size)))
+
+
+@functools.cache
+def _crc_table() -> np.ndarray:
+    table: Any = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> 1) ^ (np.uint32(0x82F63B78) * (table & 1))
+    return table
+
+
+def _crc_lanes(register: int, data: np.ndarray) -> int:
+    """The register after ``data`` (lanes x width), all lanes at once.
+
+    The register is linear over GF(2): each lane starts from zero, and 32 more lanes over zero bytes,
+    one for each bit, tell what ``width`` zero bytes do to a register. That moves a left lane past
+    its right neighbour, pair by pair, until one is left.
+    """
+    lanes, width = data.shape
+    bits = np.arange(32, dtype=np.uint32)[:, None]
+    columns = np.zeros((width, lanes + 32), np.uint8)
+    columns[:, :lanes] = data.T
+    state: np.ndarray = np.zeros(lanes + 32, np.uint32)
+    state[0] = register
+    state[lanes:] = np.uint32(1) << bits[:, 0]
+    table = _crc_table()
+    for column in columns:
+        state = table[(state ^ column) & 0xFF] ^ (state >> 8)
+
+    def shifted(registers: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        return np.bitwise_xor.reduce(((registers >> bits) & 1) * shift[:, None], axis=0)
+
+    state, shift = state[:lanes], state[lanes:]
+    while state.size > 1:
+        state = shifted(state[0::2], shift) ^ state[1::2]
+        shift = shifted(shift, shift)
+    return int(state[0])
+
+
+class COMPILED:
+    """The C core; every call gives up the GIL while it runs. Only usable where it was built."""
+
+    name = "compiled"
+
+    @staticmethod
+    def pack(array: np.ndarray, out: Buffer, *, swap: bool = False) -> None:
+        unit = _check(array, out, swap, into_array=False)
+        if array.nbytes:
+            ffi, lib = _rgpu_core.ffi, _rgpu_core.lib
+            lib.rgpu_pack(ffi.from_buffer(out, require_writable=True), *_region(array, unit))
+
+    @staticmethod
+    def unpack(data: Buffer, array: np.ndarray, *, swap: bool = False) -> None:
+        unit = _check(array, data, swap, into_array=True)
+        if array.nbytes:
+            region, *layout = _region(array, unit)
+            _rgpu_core.lib.rgpu_unpack(region, _rgpu_core.ffi.from_buffer(data), *layout)
+
+    @staticmethod
+    def crc32c(data: Buffer, crc: int = 0) -> int:
+        view = _rgpu_core.ffi.from_buffer(data)
+        return _rgpu_core.lib.rgpu_crc32c(crc, view, memoryview(data).nbytes)
+
+    @staticmethod
+    def tune_malloc(mmap_threshold: int = MMAP_THRESHOLD, trim_threshold: int = TRIM_THRESHOLD) -> bool:
+        return bool(_rgpu_core.lib.rgpu_tune_malloc(mmap_threshold, trim_threshold))
+
+
+def _region(array: np.ndarray, unit: int) -> tuple:
+    ffi = _rgpu_core.ffi
+    address = ffi.cast("char *", array.__array_interface__["data"][0])
+    return address, array.ndim, array.shape, array.strides, array.dtype.itemsize, unit
+
+
+_forced = os.environ.get("RGPU_PURE", "") not in ("", "0")
+AVAILABLE: tuple[type, ...] = (PURE,) if _rgpu_core is None else (COMPILED, PURE)
+IMPLEMENTATION: Any = PURE if _forced else AVAILABLE[0]
+
+pack = IMPLEMENTATION.pack
+unpack = IMPLEMENTATION.unpack
+crc32c = IMPLEMENTATION.crc32c
+tune_malloc = IMPLEMENTATION.tune_malloc

@@ -1,0 +1,56 @@
+"""Rules for every test: a time limit (pyproject.toml), the same seeds, and nothing left behind."""
+
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from support import leaks
+from support.waiting import wait_until
+
+settings.register_profile("rgpu", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("rgpu")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_orphans():
+    """At the very end no process of this run is alive, whoever its parent is by now."""
+    mark = f"{os.getpid()}.{random.SystemRandom().getrandbits(64)}"
+    os.environ[leaks.MARK] = mark
+    yield
+    del os.environ[leaks.MARK]
+    try:
+        wait_until(lambda: not leaks.marked(mark))
+    except AssertionError:
+        orphans = leaks.marked(mark)
+        for pid in orphans.values():
+            os.kill(pid, signal.SIGKILL)
+        pytest.fail(f"the tests left behind: {sorted(orphans)}")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request):
+    """Module- and session-wide servers are set up before this and do not count."""
+    marker = request.node.get_closest_marker("leaves")
+    before = leaks.snapshot()
+    yield
+    left = leaks.left_behind(before, allowed=marker.args if marker else ())
+    if left:
+        pytest.fail(f"this test left behind: {sorted(left)}")
+
+
+@pytest.fixture(autouse=True)
+def same_seeds():
+    random.seed(20)
+    np.random.seed(20)
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch):
+    """A developer's own RGPU_* settings must not decide whether a test passes."""
+    for name in list(os.environ):
+        if name.startswith("RGPU_") and name not in (leaks.MARK, "RGPU_PURE", "RGPU_CHECK_PREDICTION"):
+            monkeypatch.delenv(name)
