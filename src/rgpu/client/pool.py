@@ -8,10 +8,6 @@ in CUDA.
 from __future__ import annotations
 
 import atexit
-import getpass
-import os
-import socket
-import sys
 import threading
 import time
 from typing import Any
@@ -62,13 +58,11 @@ class Device:
         return self._stream is not None
 
     def _attach(self) -> CommandStream:
-        granted = self.daemon.attach(
-            self.index, user=_user(), host=socket.gethostname(), pid=os.getpid(), program=_program()
-        )
+        granted = self.daemon.attach(self.index)
         self.session = granted.session
         stream = CommandStream(
             Session(granted.session, granted.epoch),
-            link.connect(granted.endpoint),
+            link.connect(granted.endpoint, granted.session),
             name=self.name,
             blocking=self.settings.launch_blocking,
             check=self.settings.check_prediction,
@@ -142,7 +136,7 @@ class Pool:
         if address == config.LOCAL:
             from rgpu.client import embedded
 
-            self.embedded = embedded.start(self.settings)
+            self.embedded = embedded.ensure(self.settings.local_devices)
             address = self.embedded.address
         self.daemons.append(DaemonClient(address, timeout=self.settings.connect_timeout))
 
@@ -197,17 +191,6 @@ def _hello_all(daemons: list[DaemonClient]) -> list[Any]:
         if isinstance(answer, Exception):
             raise answer
     return answers
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"
-
-
-def _program() -> str:
-    return os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable)[:200] or "python"
 
 
 _pool: Pool | None = None

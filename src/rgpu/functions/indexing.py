@@ -26,7 +26,7 @@ def getitem(array: Remote, index: Any) -> Any:
         return _basic(array, index)
     parts, basic = _parse(index)
     if basic:
-        return _basic(array, parts if isinstance(index, tuple) else parts[0])
+        return _basic(array, tuple(parts) if isinstance(index, tuple) else parts[0])
     shape = _result_shape(array._meta.shape, parts)
     encoded = dispatch._Arguments(array._stream, (array, tuple(parts)), {}, True)
     if shape is None:
@@ -48,7 +48,7 @@ def setitem(array: Remote, index: Any, value: Any) -> None:
     parts, basic = _parse(index)
     if isinstance(value, np.ndarray):
         if basic and value.ndim:
-            target = _basic(array, parts if isinstance(index, tuple) else parts[0])
+            target = _basic(array, tuple(parts) if isinstance(index, tuple) else parts[0])
             from rgpu.functions import creation
 
             with array._stream.device:
@@ -64,7 +64,7 @@ def setitem(array: Remote, index: Any, value: Any) -> None:
         with array._stream.device:
             value = creation.array(value)
     if basic:
-        return _assign(_basic(array, parts if isinstance(index, tuple) else parts[0]), value)
+        return _assign(_basic(array, tuple(parts) if isinstance(index, tuple) else parts[0]), value)
     shape = _result_shape(array._meta.shape, parts)
     if shape is not None and isinstance(value, Remote):
         _fits(value._meta.shape, shape)

@@ -1,0 +1,208 @@
+"""What NumPy lacks, or does differently from CuPy, for the cpu backend.
+
+``OVERRIDES`` maps declared function names to implementations. Each follows CuPy's documented
+behaviour: integer indices wrap, random streams are objects, results are arrays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+OVERRIDES: dict[str, Callable[..., Any]] = {}
+
+
+def override(name: str, wants_backend: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register an implementation; with ``wants_backend`` its first argument is the backend."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        if wants_backend:
+            function.wants_backend = True  # type: ignore[attr-defined]
+        OVERRIDES[name] = function
+        return function
+
+    return register
+
+
+# ---- arrays -----------------------------------------------------------------------------------
+
+
+def _wrapped(array: np.ndarray, index: tuple) -> tuple:
+    """Integer index arrays modulo the extent, as on a GPU."""
+    result: list = []
+    axis = 0
+    if Ellipsis in [i for i in index if not isinstance(i, np.ndarray)]:
+        consumed = sum(_axes(i) for i in index)
+    else:
+        consumed = array.ndim
+    for item in index:
+        if item is Ellipsis:
+            axis += array.ndim - consumed
+        elif isinstance(item, np.ndarray) and item.dtype.kind in "iu" and axis < array.ndim:
+            extent = array.shape[axis]
+            item = item % extent if extent else item
+            axis += 1
+        else:
+            axis += _axes(item)
+        result.append(item)
+    return tuple(result)
+
+
+def _axes(item: Any) -> int:
+    if item is None or item is Ellipsis:
+        return 0
+    return item.ndim if isinstance(item, np.ndarray) and item.dtype.kind == "b" else 1
+
+
+@override("ndarray.getitem")
+def _getitem(array: np.ndarray, index: tuple) -> Any:
+    return np.array(array[_wrapped(array, index)])
+
+
+@override("ndarray.setitem")
+def _setitem(array: np.ndarray, index: Any, value: Any) -> None:
+    array[_wrapped(array, index) if isinstance(index, tuple) else index] = value
+
+
+@override("ndarray.fill")
+def _fill(array: np.ndarray, value: Any) -> None:
+    array[...] = np.asarray(value).astype(array.dtype) if array.dtype.names is None else value
+
+
+@override("ndarray.astype")
+def _astype(target: np.ndarray, source: np.ndarray) -> None:
+    target[...] = source.astype(target.dtype) if source.dtype.kind == "c" and target.dtype.kind != "c" else source
+
+
+@override("ndarray.byteswap")
+def _byteswap(array: np.ndarray) -> None:
+    array.byteswap(inplace=True)
+
+
+@override("ndarray.sort")
+def _sort(array: np.ndarray, axis: int = -1) -> None:
+    array.sort(axis=axis, kind="stable")
+
+
+@override("ndarray.partition")
+def _partition(array: np.ndarray, kth: Any, axis: int = -1) -> None:
+    array.partition(kth, axis=axis)
+
+
+@override("put")
+def _put(array: np.ndarray, indices: Any, values: Any, mode: str = "wrap") -> None:
+    np.put(array, indices, values, mode=mode)
+
+
+@override("take")
+def _take(array: np.ndarray, indices: Any, axis: Any = None, out: Any = None) -> Any:
+    return np.take(array, indices, axis=axis, out=out, mode="wrap")
+
+
+@override("argsort")
+def _argsort(array: np.ndarray, axis: Any = -1, kind: Any = None) -> Any:
+    return np.argsort(array, axis=axis, kind="stable")
+
+
+# ---- ufunc methods ----------------------------------------------------------------------------
+
+
+def _ufunc(name: str) -> np.ufunc:
+    from rgpu.wire.functions import BY_NAME
+
+    found = getattr(np, name, None)
+    if name not in BY_NAME or not isinstance(found, np.ufunc):
+        raise TypeError(f"{name!r} is not a ufunc")
+    return found
+
+
+@override("ufunc.call")
+def _ufunc_call(target: Any, name: str, *args: Any) -> Any:
+    *operands, outs, options = args
+    if outs:
+        return _ufunc(name)(*operands, out=outs if len(outs) > 1 else outs[0], **{"casting": "same_kind", **options})
+    return _ufunc(name)(*operands, **options)
+
+
+@override("ufunc.reduce")
+def _ufunc_reduce(name: str, *args: Any, **kwargs: Any) -> Any:
+    return _ufunc(name).reduce(*args, **kwargs)
+
+
+@override("ufunc.accumulate")
+def _ufunc_accumulate(name: str, *args: Any, **kwargs: Any) -> Any:
+    return _ufunc(name).accumulate(*args, **kwargs)
+
+
+@override("ufunc.reduceat")
+def _ufunc_reduceat(name: str, *args: Any, **kwargs: Any) -> Any:
+    return _ufunc(name).reduceat(*args, **kwargs)
+
+
+@override("ufunc.at")
+def _ufunc_at(target: np.ndarray, name: str, indices: Any, b: Any = None) -> None:
+    _ufunc(name).at(target, indices, *([] if b is None else [b]))
+
+
+# ---- device, streams, events: a cpu device runs everything in order ------------------------------
+
+
+@override("stream.create")
+def _stream_create(*_: Any) -> Any:
+    return CpuStream()
+
+
+@override("stream.synchronize")
+def _stream_synchronize(stream: Any = None) -> None:
+    return None
+
+
+@override("stream.wait_event")
+def _stream_wait_event(stream: Any, event: Any) -> None:
+    return None
+
+
+@override("stream.query")
+def _stream_query(stream: Any = None) -> bool:
+    return True
+
+
+class CpuStream:
+    """Commands run in order anyway; a stream only needs to exist."""
+
+
+class CpuEvent:
+    """Remembers when it was recorded."""
+
+    def __init__(self) -> None:
+        self.time: float | None = None
+
+
+@override("event.create")
+def _event_create(*_: Any) -> Any:
+    return CpuEvent()
+
+
+@override("event.record")
+def _event_record(event: CpuEvent, stream: Any = None) -> None:
+    event.time = time.perf_counter()
+
+
+@override("event.synchronize")
+def _event_synchronize(event: CpuEvent) -> None:
+    return None
+
+
+@override("event.query")
+def _event_query(event: CpuEvent) -> bool:
+    return True
+
+
+@override("event.elapsed")
+def _event_elapsed(start: CpuEvent, end: CpuEvent) -> float:
+    if start.time is None or end.time is None:
+        raise ValueError("event was not recorded")
+    return (end.time - start.time) * 1e3
