@@ -289,8 +289,8 @@ def stats() -> dict:
                 commands=stream.counters.commands,
                 round_trips=stream.counters.round_trips,
                 batches=stream.counters.batches,
-                bytes_sent=stream.connection.stats.bytes_sent,
-                bytes_received=stream.connection.stats.bytes_received,
+                bytes_sent=stream.connection.stats["bytes_sent"],
+                bytes_received=stream.connection.stats["bytes_received"],
             )
         for name in names:
             result[name] += row[name]
