@@ -13,15 +13,20 @@ from rgpu._version import __version__ as __version__
 
 
 _loaded = False
+_FACE_FIRST = {"ndarray", "install"}  # a class and a function that live in modules of the same name
 
 
 def __getattr__(name: str) -> Any:
-    # Runs for names that are not there yet: the first time, the face brings every public name of CuPy.
+    # Runs for names that are not there yet: a submodule, or, the first time, a name of the face.
     global _loaded
-    if not _loaded and (not name.startswith("__") or name == "__all__"):
-        _loaded = True
-        import importlib
+    import importlib.util
 
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module 'cupy' has no attribute {name!r}")
+    if name not in _FACE_FIRST and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        return importlib.import_module(f"{__name__}.{name}")
+    if not _loaded:
+        _loaded = True
         importlib.import_module("rgpu.face").fill(globals())
         if name in globals():
             return globals()[name]

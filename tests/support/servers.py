@@ -1,0 +1,86 @@
+"""Real daemons for tests: started on a free loopback port, stopped and checked afterwards."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+_READY = re.compile(r"listening on tcp://(\S+)")
+
+
+class Server:
+    """One rgpu-server process. ``address`` is host:port."""
+
+    def __init__(self, devices="cpu:2", name="test", *options):
+        self.log = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rgpu.server", "--devices", devices, "--port", "0", "--name", name, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )
+        deadline, text = time.monotonic() + 30, ""
+        while "\n" not in text and time.monotonic() < deadline:
+            if select.select([self.process.stdout], [], [], 0.5)[0]:
+                chunk = os.read(self.process.stdout.fileno(), 4096).decode()
+                if not chunk:
+                    break
+                text += chunk
+        match = _READY.search(text)
+        if match is None:
+            self.process.kill()
+            raise RuntimeError(f"rgpu-server did not become ready: {text!r}")
+        self.address = match[1]
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def workers(self):
+        """Process ids of this daemon's children."""
+        with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def gone(pid):
+    """Whether a process has ended (a zombie has)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def program(source, *servers, timeout=60, check=True, launcher=("-c",), **environment):
+    """Run a Python program in a fresh process against servers; its completed process."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_") or key == "RGPU_TEST_MARK"}
+    env["RGPU_SERVERS"] = ",".join(s.address if isinstance(s, Server) else s for s in servers)
+    env.update(environment)
+    done = subprocess.run(
+        [sys.executable, *launcher, source], env=env, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    if check and done.returncode:
+        raise AssertionError(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
