@@ -1,7 +1,7 @@
 """The `rgpu` command: run a program on remote devices, list them, show versions.
 
-Only reads arguments and prints; starting programs is launch's work, asking servers is link's. Must not import the
-array side of rgpu: `rgpu run` adds its own start to every program it starts.
+Only reads arguments and prints; starting programs is launch's work, asking servers is link's. Must not import
+the array side of rgpu: `rgpu run` adds its own start to every program it starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ RUN_HELP = """Run a command with `import cupy` meaning rgpu, in it and in every 
   rgpu run -n 2 -- ./train.py          # a script with a #! line
   RGPU_SERVERS=gpu1,gpu2 rgpu run -- pytest tests/
 
-The exit code is the command's; 127: not found, 126: not executable. `python -I`, `-E` and `-S` switch the alias off.
+The exit code is the command's; 127: not found, 126: not executable. `python -I`, `-E` and `-S` switch the
+alias off.
 """
 
 
@@ -34,16 +35,29 @@ def _positive(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="rgpu", description="GPUs of other hosts as local devices.",
-                                     epilog="The pool: RGPU_SERVERS=host[:port],... or rgpu.toml.")
+    parser = argparse.ArgumentParser(
+        prog="rgpu",
+        description="GPUs of other hosts as local devices.",
+        epilog="The pool: RGPU_SERVERS=host[:port],... or rgpu.toml.",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    run = commands.add_parser("run", help="run a program on the pool's devices", description=RUN_HELP,
-                              formatter_class=raw, usage="rgpu run [-n N] -- COMMAND [ARGUMENT ...]")
-    run.add_argument("-n", "--devices", type=_positive, metavar="N", help="let the program see N devices at most")
-    run.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command and its arguments")
+    run = commands.add_parser(
+        "run",
+        help="run a program on the pool's devices",
+        description=RUN_HELP,
+        formatter_class=raw,
+        usage="rgpu run [-n N] -- COMMAND [ARGUMENT ...]",
+    )
+    run.add_argument(
+        "-n", "--devices", type=_positive, metavar="N", help="let the program see N devices at most"
+    )
+    run.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command and its arguments"
+    )
     run.set_defaults(action=_run, parser=run)
-    listing = commands.add_parser("list", help="list the pool's devices",
-                                  description="List the devices of every server of the pool.")
+    listing = commands.add_parser(
+        "list", help="list the pool's devices", description="List the devices of every server of the pool."
+    )
     listing.add_argument("--json", action="store_true", help="print JSON: servers > devices")
     listing.set_defaults(action=_list)
     version = commands.add_parser("version", help="print the versions of rgpu and of the CuPy it follows")
@@ -59,22 +73,29 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _version(args: argparse.Namespace) -> int:
-    from rgpu import surface
     from rgpu._version import __version__
+
+    from rgpu import surface
+
     print(f"rgpu {__version__} (the API of CuPy {surface.cupy_version()}), Python {sys.version.split()[0]}")
     return 0
 
 
 def _ask(address: Any, timeout: float) -> dict[str, Any]:
     """One server's own description, or why there is none."""
-    from rgpu.errors import RgpuError
     from rgpu.link.control import ControlClient
+
+    from rgpu.errors import RgpuError
     from rgpu.wire import codec, control
+
     client = ControlClient(address.host, address.port, timeout)
     try:
         answer = control.Control.decode(codec.unpack(client.request(codec.pack(control.Snapshot.encode()))))
         if not isinstance(answer, control.Picture.Record):
-            return {"address": str(address), "error": getattr(answer, "message", "an answer of the wrong kind")}
+            return {
+                "address": str(address),
+                "error": getattr(answer, "message", "an answer of the wrong kind"),
+            }
         return {"address": str(address), **answer.server}
     except RgpuError as error:
         return {"address": str(address), "error": str(error)}
@@ -90,15 +111,26 @@ def _device_lines(servers: list[dict[str, Any]]) -> list[str]:
     rows, ordinal = [("ORDINAL", "SERVER", "DEVICE", "KIND", "MEMORY", "NAME")], 0
     for server in servers:
         for device in server.get("devices", ()):
-            rows.append((str(ordinal), server["address"], str(device["index"]), device["kind"], _memory(device),
-                         device["name"]))
+            rows.append(
+                (
+                    str(ordinal),
+                    server["address"],
+                    str(device["index"]),
+                    device["kind"],
+                    _memory(device),
+                    device["name"],
+                )
+            )
             ordinal += 1
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _list(args: argparse.Namespace) -> int:
     from rgpu import config
+
     settings = config.load_client()
     remote = [server for server in settings.servers if isinstance(server, config.Address)]
     with ThreadPoolExecutor(max_workers=min(32, len(remote) or 1)) as pool:
@@ -109,8 +141,11 @@ def _list(args: argparse.Namespace) -> int:
     elif servers:
         print("\n".join(_device_lines(servers)))
     if len(remote) < len(settings.servers) or not settings.servers:
-        print("rgpu: this machine's own devices are served by a daemon that each program starts by itself "
-              f"(RGPU_LOCAL_DEVICES={settings.local_devices})", file=sys.stderr)
+        print(
+            "rgpu: this machine's own devices are served by a daemon that each program starts by itself "
+            f"(RGPU_LOCAL_DEVICES={settings.local_devices})",
+            file=sys.stderr,
+        )
     for error in failed:
         print(f"rgpu: {error}", file=sys.stderr)
     return 1 if failed else 0
@@ -118,6 +153,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     from rgpu.errors import ConfigError
+
     args = _parser().parse_args(argv)
     try:
         return args.action(args)

@@ -1,8 +1,9 @@
-"""`import cupy` means rgpu: a finder that answers for `cupy`, `cupyx` and `cupy_backends` with rgpu's own modules.
+"""`import cupy` means rgpu: a finder that answers for cupy, cupyx and cupy_backends with rgpu's own modules.
 
-`cupy.X` is rgpu.X, `cupyx.X` is rgpu.cupyx.X, `cupy_backends.X` is rgpu.cupy_backends.X: the same module objects
-under a second name, so identity, isinstance and pickles agree. Every interpreter started by `rgpu run` loads this
-file by its path, before anybody imports rgpu: it must import nothing but the standard library's import machinery.
+`cupy.X` is rgpu.X, `cupyx.X` is rgpu.cupyx.X, `cupy_backends.X` is rgpu.cupy_backends.X: the same module
+objects under a second name, so identity, isinstance and pickles agree. Every interpreter started by
+`rgpu run` loads this file by its path, before anybody imports rgpu: it must import nothing but the standard
+library's import machinery.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ class AliasFinder:
             if name in ROOTS:  # must not fall through to a CuPy on disk
                 raise ModuleNotFoundError(self._why_missing(name), name=name)
             return None
-        spec = ModuleSpec(name, self, origin=found.origin, is_package=found.submodule_search_locations is not None)
-        if found.submodule_search_locations is not None:
-            spec.submodule_search_locations = list(found.submodule_search_locations)
+        places = found.submodule_search_locations
+        spec = ModuleSpec(name, self, origin=found.origin)  # type: ignore[arg-type]  # a Loader by its methods
+        spec.submodule_search_locations = None if places is None else list(places)
         return spec
 
     def _real_spec(self, real: str) -> ModuleSpec | None:
         """The spec of the module behind, which may also be a module bound as an attribute of its parent."""
-        from importlib.util import find_spec  # not at the top: four milliseconds at every start of an interpreter
+        from importlib.util import (
+            find_spec,  # not at the top: four milliseconds at every start of an interpreter
+        )
+
         try:
             if spec := find_spec(real):
                 return spec
@@ -67,8 +71,11 @@ class AliasFinder:
 
     def _why_missing(self, name: str) -> str:
         if self._real_spec(self.package) is None:
-            return (f"{name!r} is aliased to {self.package} here (by `rgpu run` or `rgpu.install()`), but this Python, "
-                    f"{sys.executable}, does not have {self.package}: install it there, or use the Python that has it")
+            return (
+                f"{name!r} is aliased to {self.package} here (by `rgpu run` or `rgpu.install()`), but this "
+                f"Python, {sys.executable}, does not have {self.package}: install it there, or use the "
+                "Python that has it"
+            )
         return f"No module named {name!r} ({self.package} does not have {self.target(name)!r})"
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -76,16 +83,17 @@ class AliasFinder:
         try:
             module = importlib.import_module(real)
         except ModuleNotFoundError:
-            module = self._bound(real)
-            if module is None:
+            bound = self._bound(real)
+            if bound is None:
                 raise
+            module = bound
         self._specs[spec.name] = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: the module has run under its own name. Gives it back the spec the import system replaced."""
-        alias = module.__spec__.name
-        module.__spec__ = self._specs.pop(alias)
+        """It has run under its own name; gives it back the spec that the import system replaced."""
+        alias = module.__spec__.name  # type: ignore[union-attr]
+        module.__spec__ = self._specs.pop(alias) or module.__spec__
         if alias in ROOTS:  # libraries compare a namespace's __name__ with 'cupy'
             module.__name__ = alias
 
@@ -100,9 +108,12 @@ def install(package: str = "rgpu") -> None:
         return
     for root in ROOTS:
         if other := sys.modules.get(root):
-            raise ImportError(f"a real {root} is already imported, from {getattr(other, '__file__', None)}: call "
-                              "rgpu.install() before the first `import cupy`, or start the program with "
-                              "`rgpu run -- ...`", name=root)
+            raise ImportError(
+                f"a real {root} is already imported, from {getattr(other, '__file__', None)}: call "
+                "rgpu.install() before the first `import cupy`, or start the program with "
+                "`rgpu run -- ...`",
+                name=root,
+            )
     sys.meta_path.insert(0, AliasFinder(package))
 
 

@@ -1,6 +1,6 @@
 """`%load_ext rgpu` in IPython and Jupyter: from then on, `import cupy` in the notebook is rgpu.
 
-Only installs and removes the alias; a cupy that was imported before keeps its name and is refused with the reason.
+Only installs and removes the alias; when a real cupy was imported before, that is refused with the reason.
 """
 
 from __future__ import annotations

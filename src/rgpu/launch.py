@@ -1,7 +1,8 @@
 """How a program is started with `import cupy` meaning rgpu: the environment it gets, and the hand-over to it.
 
-The process is replaced, not wrapped: exit code, signals, terminal and process id are the program's own. Shared by
-`rgpu run` and `python -m rgpu`. Must not import the rest of rgpu: the program does that when it wants to.
+The process is replaced, not wrapped: exit code, signals, terminal and process id are the program's own.
+Shared by `rgpu run` and `python -m rgpu`. Must not import the rest of rgpu: the program does that when it
+wants to.
 """
 
 from __future__ import annotations

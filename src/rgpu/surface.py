@@ -1,8 +1,9 @@
 """What CuPy offers, by name: the manifest, and an honest answer for what rgpu does not have yet.
 
-The manifest (``manifest.json``, made by ``scripts/gen manifest``) is read on the first question, never at import.
-A public name of CuPy that rgpu lacks becomes an object that raises NotImplementedError with its name when used;
-a name that CuPy lacks too is an AttributeError. This module must never make a function look implemented.
+The manifest (``manifest.json``, made by ``scripts/gen manifest``) is read on the first question, never at
+import. A public name of CuPy that rgpu lacks becomes an object that raises NotImplementedError with its name
+when used; a name that CuPy lacks too is an AttributeError. This module must never make a function look
+implemented.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _BUILTIN_TYPES = {"float": float, "int": int, "bool": bool, "complex": complex, 
 
 
 # --- the manifest --------------------------------------------------------------------------------
+
 
 @functools.cache
 def _manifest() -> dict[str, Any]:
@@ -53,7 +55,10 @@ def _entry(namespace: str, name: str) -> list[Any] | None:
 
 
 def kind(namespace: str, name: str) -> str | None:
-    """module, function, ufunc, gufunc, class, exception, dtype, constant, float, object; None: CuPy has no such name."""
+    """module, function, ufunc, gufunc, class, exception, dtype, constant, float or object.
+
+    None: CuPy has no such name.
+    """
     entry = _entry(namespace, name)
     return entry[0] if entry else None
 
@@ -82,17 +87,23 @@ def parse_signature(text: str) -> inspect.Signature:
     if not isinstance(function, ast.FunctionDef):
         raise ValueError(f"not a signature: {text!r}")
     spec, Parameter = function.args, inspect.Parameter
-    positional = [(a, Parameter.POSITIONAL_ONLY) for a in spec.posonlyargs]
+    positional: list[tuple[ast.arg, Any]] = [(a, Parameter.POSITIONAL_ONLY) for a in spec.posonlyargs]
     positional += [(a, Parameter.POSITIONAL_OR_KEYWORD) for a in spec.args]
     bare: list[ast.expr | None] = [None] * (len(positional) - len(spec.defaults))
-    rows = [(a.arg, how, d) for (a, how), d in zip(positional, [*bare, *spec.defaults], strict=True)]
+    defaults = [*bare, *spec.defaults]
+    rows: list[tuple[str, Any, ast.expr | None]] = [
+        (a.arg, how, d) for (a, how), d in zip(positional, defaults, strict=True)
+    ]
     if spec.vararg:
         rows.append((spec.vararg.arg, Parameter.VAR_POSITIONAL, None))
-    rows += [(a.arg, Parameter.KEYWORD_ONLY, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
+    rows += [
+        (a.arg, Parameter.KEYWORD_ONLY, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    ]
     if spec.kwarg:
         rows.append((spec.kwarg.arg, Parameter.VAR_KEYWORD, None))
-    return inspect.Signature([Parameter(name, how, default=Parameter.empty if d is None else _default(d))
-                              for name, how, d in rows])
+    return inspect.Signature(
+        [Parameter(name, how, default=Parameter.empty if d is None else _default(d)) for name, how, d in rows]
+    )
 
 
 def signature(namespace: str, name: str) -> inspect.Signature | None:
@@ -105,9 +116,12 @@ def signature(namespace: str, name: str) -> inspect.Signature | None:
 
 # --- names that are not there --------------------------------------------------------------------
 
+
 def _refuse(qualified: str) -> NoReturn:
-    raise NotImplementedError(f"{qualified} exists in CuPy {cupy_version()} but not in rgpu yet; "
-                              "docs/coverage.md lists what is there, `rgpu.surface.missing()` says the same")
+    raise NotImplementedError(
+        f"{qualified} exists in CuPy {cupy_version()} but not in rgpu yet; "
+        "docs/coverage.md lists what is there, `rgpu.surface.missing()` says the same"
+    )
 
 
 class Unimplemented:
@@ -135,23 +149,29 @@ def _refuse_new(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
 
 @functools.cache
 def unimplemented(namespace: str, name: str) -> Any:
-    """An object for a CuPy name that rgpu lacks. Classes stay classes, so that isinstance() and except work."""
+    """An object for a CuPy name that rgpu lacks. A class stays one, so that isinstance() and except work."""
     what = kind(namespace, name)
     if what not in ("class", "exception"):
         return Unimplemented(namespace, name)
     base = RuntimeError if what == "exception" else object
-    body = {"__module__": namespace, "__new__": _refuse_new, "_rgpu_unimplemented": True,
-            "__doc__": f"{namespace}.{name}: not implemented by rgpu."}
+    body = {
+        "__module__": namespace,
+        "__new__": _refuse_new,
+        "_rgpu_unimplemented": True,
+        "__doc__": f"{namespace}.{name}: not implemented by rgpu.",
+    }
     return type(name, (base,), body)
 
 
 def is_unimplemented(value: object) -> bool:
     """True for what `unimplemented` made. A class derived from such a class is its author's own."""
-    return isinstance(value, Unimplemented) or (isinstance(value, type) and "_rgpu_unimplemented" in vars(value))
+    return isinstance(value, Unimplemented) or (
+        isinstance(value, type) and "_rgpu_unimplemented" in vars(value)
+    )
 
 
 def _module(namespace: str) -> ModuleType | None:
-    """rgpu's module for a CuPy namespace, or None. One that fails for lack of something else is still an error."""
+    """rgpu's module for a CuPy namespace, or None; one that lacks a dependency is still an error."""
     path = package_of(namespace)
     try:
         return importlib.import_module(path)
@@ -162,7 +182,7 @@ def _module(namespace: str) -> ModuleType | None:
 
 
 def resolve(namespace: str, name: str) -> Any:
-    """The value of a name the package did not define: a constant, a dtype, NumPy's own exception, else a refusal."""
+    """A name the package did not define: a constant, a dtype, NumPy's own exception, else a refusal."""
     entry = _entry(namespace, name)
     if entry is None:
         raise AttributeError(f"module {namespace!r} has no attribute {name!r}")
@@ -170,8 +190,10 @@ def resolve(namespace: str, name: str) -> Any:
     if what == "module":
         module = _module(f"{namespace}.{name}")
         if module is None:
-            raise AttributeError(f"module {namespace!r} has no attribute {name!r} in rgpu yet "
-                                 "(CuPy has that module; see docs/coverage.md)")
+            raise AttributeError(
+                f"module {namespace!r} has no attribute {name!r} in rgpu yet "
+                "(CuPy has that module; see docs/coverage.md)"
+            )
         return module
     if what == "constant":
         return fact[0]
@@ -186,6 +208,7 @@ def resolve(namespace: str, name: str) -> Any:
 
 
 # --- the package's side --------------------------------------------------------------------------
+
 
 def package_of(namespace: str) -> str:
     """'cupy.linalg' -> 'rgpu.linalg', 'cupyx.jit' -> 'rgpu.cupyx.jit'."""
@@ -221,7 +244,7 @@ def face(module_name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
 
 
 def lookup(namespace: str, name: str) -> Any:
-    """The object a program gets for a CuPy name: rgpu's own, or `unimplemented`, also when the module is missing."""
+    """What a program gets for a CuPy name: rgpu's own object, else `unimplemented`."""
     module = _module(namespace)
     value = getattr(module, name, None)
     absent = value is None and not hasattr(module, name)
@@ -230,5 +253,8 @@ def lookup(namespace: str, name: str) -> Any:
 
 def missing(namespace: str = "cupy") -> list[str]:
     """The public names of a CuPy namespace that rgpu refuses."""
-    return [name for name in names(namespace)
-            if kind(namespace, name) != "module" and is_unimplemented(lookup(namespace, name))]
+    return [
+        name
+        for name in names(namespace)
+        if kind(namespace, name) != "module" and is_unimplemented(lookup(namespace, name))
+    ]

@@ -33,8 +33,15 @@ def environ(tmp_path):
 @pytest.fixture
 def run(environ, tmp_path):
     def run(*args, start=("-m", "rgpu.cli"), **extra):
-        return subprocess.run([sys.executable, *start, *args], env=environ | extra, cwd=tmp_path, timeout=60,
-                              capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, *start, *args],
+            env=environ | extra,
+            cwd=tmp_path,
+            timeout=60,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     return run
 
@@ -54,7 +61,9 @@ def test_script_with_a_shebang(run, tmp_path):
 
 
 def test_child_pythons_have_the_alias_too(run, tmp_path):
-    (tmp_path / "outer.py").write_text("import subprocess, sys\nsubprocess.run([sys.executable, 'inner.py'])\n")
+    (tmp_path / "outer.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'inner.py'])\n"
+    )
     (tmp_path / "inner.py").write_text(FIND)
     assert run("run", "--", "sh", "-c", "python outer.py").stdout == "True\n"
 
@@ -93,8 +102,13 @@ def test_signals_reach_the_program(environ, tmp_path, number):
         print("ready", flush=True)
         signal.pause()
     """)
-    with subprocess.Popen([sys.executable, "-m", "rgpu.cli", "run", "--", "python", "-c", code], env=environ,
-                          cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-m", "rgpu.cli", "run", "--", "python", "-c", code],
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
         try:
             assert child.stdout.readline() == "ready\n"
             child.send_signal(number)
@@ -103,14 +117,18 @@ def test_signals_reach_the_program(environ, tmp_path, number):
             child.kill()
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [(("-n", "2"), "2"), (("--devices", "1"), "1"), ((), "None")])
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(("-n", "2"), "2"), (("--devices", "1"), "1"), ((), "None")]
+)
 def test_number_of_devices(run, arguments, expected):
     code = "import os; print(os.environ.get('RGPU_DEVICE_COUNT'))"
     assert run("run", *arguments, "--", "python", "-c", code).stdout.strip() == expected
 
 
-@pytest.mark.parametrize("arguments", [("run", "-n", "0", "--", "true"), ("run", "-n", "x", "--", "true"), ("run",), (),
-                                       ("nonsense",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("run", "-n", "0", "--", "true"), ("run", "-n", "x", "--", "true"), ("run",), (), ("nonsense",)],
+)
 def test_wrong_arguments(run, arguments):
     done = run(*arguments)
     assert done.returncode == 2 and "usage: rgpu" in done.stderr
@@ -132,21 +150,30 @@ def test_an_existing_sitecustomize_still_runs(run, tmp_path):
 
 
 def test_starting_an_aliased_python_imports_nothing_of_rgpu(run):
-    code = "import sys; print([m for m in sys.modules if m.split('.')[0] in ('rgpu', 'numpy', 'zmq', 'json')])"
+    code = (
+        "import sys; print([m for m in sys.modules if m.split('.')[0] in ('rgpu', 'numpy', 'zmq', 'json')])"
+    )
     assert run("run", "--", "python", "-c", code).stdout.strip() == "['rgpu.install']"
 
 
 def test_import_keeps_identity_and_the_one_finder(run):
-    code = ("import cupy, rgpu, sys; from rgpu.install import install; install(); import cupy.cuda;"
-            "print(cupy is rgpu, sys.modules['cupy'] is rgpu, cupy.cuda is rgpu.cuda,"
-            "sum(type(f).__name__ == 'AliasFinder' for f in sys.meta_path))")
+    code = (
+        "import cupy, rgpu, sys; from rgpu.install import install; install(); import cupy.cuda;"
+        "print(cupy is rgpu, sys.modules['cupy'] is rgpu, cupy.cuda is rgpu.cuda,"
+        "sum(type(f).__name__ == 'AliasFinder' for f in sys.meta_path))"
+    )
     done = run("run", "--", "python", "-c", code)
     assert done.stdout.strip() == "True True True 1", done.stderr
 
 
 def test_a_python_without_rgpu_says_so(run, tmp_path):
-    done = run("run", "--", "sh", "-c", "PYTHONPATH=${PYTHONPATH%%:*} python -S -c 'import site; site.execsitecustomize();"
-               "import cupy'")
+    done = run(
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "PYTHONPATH=${PYTHONPATH%%:*} python -S -c 'import site; site.execsitecustomize();import cupy'",
+    )
     assert done.returncode == 1 and "does not have rgpu: install it there" in done.stderr
 
 

@@ -21,8 +21,15 @@ def test_the_manifest_has_cupys_namespaces():
 
 
 def test_kinds():
-    expected = {"add": "ufunc", "sum": "function", "ndarray": "class", "float32": "dtype", "pi": "constant",
-                "linalg": "module", "nothing": None}
+    expected = {
+        "add": "ufunc",
+        "sum": "function",
+        "ndarray": "class",
+        "float32": "dtype",
+        "pi": "constant",
+        "linalg": "module",
+        "nothing": None,
+    }
     assert {name: surface.kind("cupy", name) for name in expected} == expected
 
 
@@ -33,13 +40,16 @@ def test_every_signature_can_be_read():
             assert sig is None or isinstance(sig, inspect.Signature)
 
 
-@pytest.mark.parametrize(("namespace", "name", "text"), [
-    ("cupy", "sum", "(a, axis=None, dtype=None, out=None, keepdims=False)"),
-    ("cupy", "add", "(x1, x2, /, out=None, **kwargs)"),
-    ("cupy.linalg", "cross", "(x1, x2, /, *, axis=-1)"),
-    ("cupy.random", "beta", "(a, b, size=None, dtype=<class 'float'>)"),
-    ("cupy.cuda.runtime", "memcpy", "(dst, src, size, kind)"),
-])
+@pytest.mark.parametrize(
+    ("namespace", "name", "text"),
+    [
+        ("cupy", "sum", "(a, axis=None, dtype=None, out=None, keepdims=False)"),
+        ("cupy", "add", "(x1, x2, /, out=None, **kwargs)"),
+        ("cupy.linalg", "cross", "(x1, x2, /, *, axis=-1)"),
+        ("cupy.random", "beta", "(a, b, size=None, dtype=<class 'float'>)"),
+        ("cupy.cuda.runtime", "memcpy", "(dst, src, size, kind)"),
+    ],
+)
 def test_signatures(namespace, name, text):
     assert str(surface.signature(namespace, name)) == text
 
@@ -116,11 +126,16 @@ def test_missing_counts_only_what_is_refused(module):
     assert "solve" not in surface.missing("cupy.linalg") and "svd" in surface.missing("cupy.linalg")
 
 
-
-@pytest.mark.parametrize(("namespace", "package"), [
-    ("cupy", "rgpu"), ("cupy.linalg", "rgpu.linalg"), ("cupyx", "rgpu.cupyx"), ("cupyx.jit", "rgpu.cupyx.jit"),
-    ("cupy_backends.cuda", "rgpu.cupy_backends.cuda"),
-])
+@pytest.mark.parametrize(
+    ("namespace", "package"),
+    [
+        ("cupy", "rgpu"),
+        ("cupy.linalg", "rgpu.linalg"),
+        ("cupyx", "rgpu.cupyx"),
+        ("cupyx.jit", "rgpu.cupyx.jit"),
+        ("cupy_backends.cuda", "rgpu.cupy_backends.cuda"),
+    ],
+)
 def test_namespaces_and_packages(namespace, package):
     assert surface.package_of(namespace) == package
     assert surface.namespace_of(package) == namespace

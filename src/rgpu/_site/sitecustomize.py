@@ -1,8 +1,8 @@
 """Runs at the start of every Python inside `rgpu run`, which puts this folder first on PYTHONPATH.
 
-Installs the alias finder and nothing else (rgpu itself is imported when somebody imports cupy), then hands over to
-the sitecustomize that this file hides, if there is one. Every import here is paid by every interpreter: importlib.util
-alone would double the time this takes, so modules are made by hand.
+Installs the alias finder and nothing else (rgpu itself is imported when somebody imports cupy), then hands
+over to the sitecustomize that this file hides, if there is one. Every import here is paid by every
+interpreter: importlib.util alone would double the time this takes, so modules are made by hand.
 """
 
 import os
