@@ -118,7 +118,7 @@ def install(package: str = "rgpu") -> None:
 
 
 def uninstall() -> None:
-    """Undo install(): later `import cupy` finds whatever is on disk. Modules already handed out keep working."""
+    """Undo install(): later `import cupy` finds what is on disk. Modules handed out keep working."""
     finder = _active()
     if finder is None:
         return
