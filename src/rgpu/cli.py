@@ -73,9 +73,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _version(args: argparse.Namespace) -> int:
-    from rgpu._version import __version__
-
     from rgpu import surface
+    from rgpu._version import __version__
 
     print(f"rgpu {__version__} (the API of CuPy {surface.cupy_version()}), Python {sys.version.split()[0]}")
     return 0
@@ -83,24 +82,16 @@ def _version(args: argparse.Namespace) -> int:
 
 def _ask(address: Any, timeout: float) -> dict[str, Any]:
     """One server's own description, or why there is none."""
-    from rgpu.link.control import ControlClient
-
+    from rgpu.client.control import DaemonClient
     from rgpu.errors import RgpuError
-    from rgpu.wire import codec, control
 
-    client = ControlClient(address.host, address.port, timeout)
+    daemon = DaemonClient(address, timeout)
     try:
-        answer = control.Control.decode(codec.unpack(client.request(codec.pack(control.Snapshot.encode()))))
-        if not isinstance(answer, control.Picture.Record):
-            return {
-                "address": str(address),
-                "error": getattr(answer, "message", "an answer of the wrong kind"),
-            }
-        return {"address": str(address), **answer.server}
+        return {"address": str(address), **daemon.snapshot()}
     except RgpuError as error:
         return {"address": str(address), "error": str(error)}
     finally:
-        client.close()
+        daemon.close()
 
 
 def _memory(device: dict[str, Any]) -> str:

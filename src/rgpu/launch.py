@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 SITE = str(Path(__file__).resolve().parent / "_site")
-DEVICE_COUNT = "RGPU_DEVICE_COUNT"
+VISIBLE = "RGPU_VISIBLE_DEVICES"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the shell's exit codes
 
 
@@ -24,8 +24,9 @@ def alias_environment(environ: Mapping[str, str], devices: int | None = None) ->
     paths = environ["PYTHONPATH"].split(os.pathsep) if environ.get("PYTHONPATH") else []
     paths = [path for path in paths if path != SITE]
     changed = {**environ, "PYTHONPATH": os.pathsep.join([SITE, *paths])}
-    if devices is not None:
-        changed[DEVICE_COUNT] = str(devices)
+    if devices is not None:  # of those that are visible here already, the first so many
+        visible = environ.get(VISIBLE) or ",".join(map(str, range(devices)))
+        changed[VISIBLE] = ",".join(visible.split(",")[:devices])
     return changed
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import rgpu
+from rgpu.client.embedded import EmbeddedDaemon
+from rgpu.config import DeviceSpec
 
 pytestmark = pytest.mark.timeout(120)
 PACKAGE_PARENT = str(Path(next(iter(rgpu.__path__))).parent)
@@ -118,11 +120,18 @@ def test_signals_reach_the_program(environ, tmp_path, number):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"), [(("-n", "2"), "2"), (("--devices", "1"), "1"), ((), "None")]
+    ("arguments", "already", "expected"),
+    [
+        (("-n", "2"), None, "0,1"),
+        (("--devices", "1"), "3,5", "3"),
+        (("-n", "4"), "3,5", "3,5"),
+        ((), None, "None"),
+    ],
 )
-def test_number_of_devices(run, arguments, expected):
-    code = "import os; print(os.environ.get('RGPU_DEVICE_COUNT'))"
-    assert run("run", *arguments, "--", "python", "-c", code).stdout.strip() == expected
+def test_number_of_devices(run, arguments, already, expected):
+    code = "import os; print(os.environ.get('RGPU_VISIBLE_DEVICES'))"
+    extra = {"RGPU_VISIBLE_DEVICES": already} if already else {}
+    assert run("run", *arguments, "--", "python", "-c", code, **extra).stdout.strip() == expected
 
 
 @pytest.mark.parametrize(
@@ -177,6 +186,11 @@ def test_a_python_without_rgpu_says_so(run, tmp_path):
     assert done.returncode == 1 and "does not have rgpu: install it there" in done.stderr
 
 
+def test_inside_a_server_cupy_is_cupy_itself(run):
+    code = "import rgpu.server, sys; print([f for f in sys.meta_path if type(f).__name__ == 'AliasFinder'])"
+    assert run("run", "--", "python", "-c", code).stdout == "[]\n"
+
+
 class TestModule:
     """python -m rgpu"""
 
@@ -203,19 +217,29 @@ class TestModule:
 
 
 def test_version(run):
-    pytest.importorskip("rgpu._version")
     assert run("version").stdout.startswith("rgpu ")
 
 
 class TestList:
-    @pytest.fixture(autouse=True)
-    def needs_the_control_plane(self):
-        pytest.importorskip("rgpu.config")
-        pytest.importorskip("rgpu.link.control")
-
     def test_no_servers(self, run):
         done = run("list", "--json")
         assert done.returncode == 0 and json.loads(done.stdout) == {"servers": []}
+
+    def test_devices_of_a_server(self, run):
+        daemon = EmbeddedDaemon(DeviceSpec("cpu", 2))
+        try:
+            servers = f"{daemon.address},127.0.0.1:1"
+            done = run("list", "--json", RGPU_SERVERS=servers)
+            alive, dead = json.loads(done.stdout)["servers"]
+            assert [device["index"] for device in alive["devices"]] == [0, 1] and "error" in dead
+            assert done.returncode == 1, "a server that does not answer is a failure"
+            done = run("list", RGPU_SERVERS=str(daemon.address))
+            assert done.returncode == 0, done.stderr
+            assert [line.split()[:4] for line in done.stdout.splitlines()[1:]] == [
+                [ordinal, str(daemon.address), ordinal, "cpu"] for ordinal in "01"
+            ]
+        finally:
+            daemon.stop()
 
     def test_a_dead_server_is_an_error_that_names_it(self, run):
         done = run("list", RGPU_SERVERS="127.0.0.1:1")
