@@ -144,8 +144,7 @@ class ControlClient:
         # ZeroMQ socket would retry quietly. It also picks the address that answers.
         where = f"rgpu server {self.address}"
         try:
-            with socket.create_connection((self.host, self.port), max(0.01, deadline - time.monotonic())) as probe:
-                host, port = probe.getpeername()[:2]
+            host, port = _reach(_resolve(self.host, self.port, deadline), deadline)
         except socket.gaierror as error:
             raise ServerUnavailable(
                 f"{where}: the name {self.host!r} cannot be resolved ({error.strerror}); "
@@ -196,3 +195,39 @@ class ControlClient:
             self._monitor.close(0)
             self._socket.close(0)
             self._socket = self._monitor = None
+
+
+def _resolve(host: str, port: int, deadline: float) -> list[tuple]:
+    """The addresses of a name. The resolver knows no time limit, so it may be left behind."""
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answer.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answer.append(error)
+        except UnicodeError:  # a label that no name may have
+            answer.append(socket.gaierror(socket.EAI_NONAME, "not a valid name"))
+
+    thread = threading.Thread(target=ask, name="rgpu-resolve", daemon=True)
+    thread.start()
+    thread.join(max(0.01, deadline - time.monotonic()))
+    if not answer:
+        raise socket.gaierror(socket.EAI_AGAIN, "the name service does not answer")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    return answer[0]
+
+
+def _reach(addresses: list[tuple], deadline: float) -> tuple[str, int]:
+    """The first address that takes a connection; the last one's error if none does."""
+    failure: OSError = TimeoutError()
+    for family, kind, protocol, _, address in addresses:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                probe.connect(address)
+                return address[0], address[1]
+            except OSError as error:
+                failure = error
+    raise failure
