@@ -39,7 +39,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--backend", required=True, choices=BACKENDS)
     parser.add_argument("--bind", required=True)
     options = parser.parse_args(argv)
-    logging.basicConfig(format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     keep_memory()
@@ -56,10 +58,11 @@ def main(argv: list[str] | None = None) -> int:
 def run(channel: socket.socket, kind: str, bind: str) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
-    from rgpu import link
-    from rgpu.server import backend, executor
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
+
+    from rgpu import link
+    from rgpu.server import backend, executor
 
     importlib.import_module(BACKENDS[kind])
     listener = link.listen(f"tcp://{bind}:0")

@@ -35,7 +35,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("-L", "--list-gpus", action="store_true", help="one line for each device")
-    add("-l", "--loop", metavar="SEC", nargs="?", const=5.0, type=_seconds, help="again every SEC seconds (default: 5)")
+    add(
+        "-l",
+        "--loop",
+        metavar="SEC",
+        nargs="?",
+        const=5.0,
+        type=_seconds,
+        help="again every SEC seconds (default: 5)",
+    )
     add("-i", "--id", metavar="ID", type=int, help="only the device with this number in the pool")
     add("--json", action="store_true", help="servers > devices > sessions as JSON")
     add("--servers", action="store_true", help="one line for each server")

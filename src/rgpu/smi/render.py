@@ -12,7 +12,7 @@ from typing import Any
 
 _MIB = 1 << 20
 # Inner widths of the device table's three columns, and of the whole.
-_COLUMNS = (43, 24, 18)
+_COLUMNS = (41, 26, 18)
 _WIDTH = sum(_COLUMNS) + len(_COLUMNS) - 1
 
 Servers = Sequence[dict[str, Any]]
@@ -27,7 +27,7 @@ def table(servers: Servers, version: str, now: float | None = None) -> str:
         "+" + "-" * _WIDTH + "+",
         _line(f" RGPU-SMI {version}", f"Servers: {reachable}/{len(servers)}  Devices: {_count(servers)} "),
         rule,
-        _row(" GPU  Name", _right("Server:Device", 0), " Memory-Usage", " GPU-Util  Kind", first=True),
+        _row(" GPU  Name", "Server:Device", " Memory-Usage", " GPU-Util  Kind"),
         _rule("="),
     ]
     for server in servers:
@@ -45,11 +45,12 @@ def table(servers: Servers, version: str, now: float | None = None) -> str:
 
 def _device_row(server: dict[str, Any], device: dict[str, Any]) -> str:
     where = f"{_text(server['name'])}:{device['index']}"
-    name = _fit(_text(device["name"]), _COLUMNS[0] - 7 - min(len(where), 18) - 1)
+    where = _fit(where, 18)
+    name = _fit(_text(device["name"]), _COLUMNS[0] - len(where) - 9)
     return _row(
         f" {device['pool_index']:>3}  {name}",
-        _fit(where, 18),
-        f" {_mib(device['memory_used']):>7}MiB / {_mib(device['memory_total']):>7}MiB",
+        where,
+        f" {_mib(device['memory_used']):>8}MiB / {_mib(device['memory_total']):>8}MiB",
         f"  {device['utilization']:>4.0f}%   {_fit(_text(device['kind']), 5)}",
     )
 
@@ -82,7 +83,9 @@ def listing(servers: Servers) -> str:
         for device in server["devices"]:
             identity = _text(str(device.get("uuid") or "none"))
             name, where = _text(device["name"]), f"{_text(server['name'])}:{device['index']}"
-            lines.append(f"GPU {device['pool_index']}: {name} (UUID: {identity}) on {where} ({server['address']})")
+            lines.append(
+                f"GPU {device['pool_index']}: {name} (UUID: {identity}) on {where} ({server['address']})"
+            )
         if not server["reachable"]:
             lines.append(f"Server {server['address']}: {_text(server['error'])}")
     return "\n".join(lines)
@@ -116,9 +119,9 @@ def only(servers: Servers, pool_index: int) -> list[dict[str, Any]] | None:
 # Pieces
 
 
-def _row(left: str, right: str, *rest: str, first: bool = False) -> str:
-    cells = [left.ljust(_COLUMNS[0] - len(right) - 1) + right + " "]
-    cells += [cell.ljust(width) for cell, width in zip(rest, _COLUMNS[1:], strict=True)]
+def _row(left: str, right: str, *rest: str) -> str:
+    cells = [left.ljust(_COLUMNS[0] - len(right) - 1) + right + " ", *rest]
+    cells = [_fit(cell, width).ljust(width) for cell, width in zip(cells, _COLUMNS, strict=True)]
     return "|" + "|".join(cells) + "|"
 
 
@@ -128,6 +131,7 @@ def _rule(mark: str) -> str:
 
 
 def _line(left: str, right: str, fill: str = "") -> str:
+    left = _fit(left, _WIDTH - len(right))
     room = _WIDTH - len(left) - len(right)
     return "|" + left + _fit(fill, room - 1).ljust(room) + right + "|"
 
@@ -144,12 +148,8 @@ def _wrapped(text: str) -> list[str]:
     return [_line(line, "") for line in [*lines, line]]
 
 
-def _right(text: str, width: int) -> str:
-    return text.rjust(width)
-
-
 def _fit(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 3)] + "..."[: max(0, width)]
+    return text if len(text) <= width else (text[: max(0, width - 3)] + "...")[: max(0, width)]
 
 
 def _text(text: Any) -> str:

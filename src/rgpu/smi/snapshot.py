@@ -76,7 +76,9 @@ def _checked(server: Any) -> dict[str, Any]:
 
 
 def _require(entry: Any, fields: dict[str, type | tuple[type, ...]]) -> None:
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), kind) for name, kind in fields.items()):
+    if not isinstance(entry, dict) or not all(
+        isinstance(entry.get(name), kind) for name, kind in fields.items()
+    ):
         raise ServerUnavailable("it answered with something that this rgpu-smi does not understand")
 
 
