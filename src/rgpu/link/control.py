@@ -187,7 +187,7 @@ class ControlClient:
             elif self._monitor in ready:
                 raise ServerUnavailable(self._closed())
         raise ServerUnavailable(
-            f"rgpu server {self.address} accepted the connection but did not answer in time: it is stopped or "
+            f"rgpu server {self.address} accepted the connection but did not answer in time: it hangs or is "
             "overloaded, or what listens there is not an rgpu-server; look at its log, or correct the address"
         )
 

@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-from rgpu import config
+import rgpu.config as config
 from rgpu.config import ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.server.daemon import Daemon
@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rgpu-server",
         description="Serve this host's devices to rgpu clients.",
-        epilog="Every option can also be set in the environment (RGPU_BIND, ...) or in [server] of rgpu.toml.",
+        epilog="Every option can also be set by a variable (RGPU_BIND, ...) or in [server] of rgpu.toml.",
     )
     add = parser.add_argument
     add(

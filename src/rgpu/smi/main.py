@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rgpu import config
+import rgpu.config as config
 from rgpu._version import __version__
 from rgpu.config import LOCAL, Address
 from rgpu.errors import ConfigError
@@ -23,7 +23,8 @@ OK, INVALID, NOT_FOUND, NO_SERVER = 0, 2, 6, 9
 
 _UNSET = (
     "RGPU_SERVERS is not set, so there is no pool to show. "
-    "Set it (RGPU_SERVERS=gpuhost1:47800,gpuhost2:47800), or name the servers in rgpu.toml ([client] servers)."
+    "Set it (RGPU_SERVERS=gpuhost1:47800,gpuhost2:47800), "
+    "or name the servers in rgpu.toml ([client] servers)."
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rgpu import config
+import rgpu.config as config
 from rgpu.config import Address
 from rgpu.errors import RgpuError, ServerUnavailable
 from rgpu.link.control import ControlClient
@@ -58,11 +58,20 @@ def ask(address: Address) -> dict[str, Any]:
 
 
 _DEVICE: dict[str, type | tuple[type, ...]] = {
-    "index": int, "name": str, "kind": str, "memory_total": int, "memory_used": int, "utilization": (int, float)
-}  # fmt: skip
+    "index": int,
+    "name": str,
+    "kind": str,
+    "memory_total": int,
+    "memory_used": int,
+    "utilization": (int, float),
+}
 _SESSION: dict[str, type | tuple[type, ...]] = {
-    "user": str, "host": str, "pid": int, "program": str, "memory_used": int
-}  # fmt: skip
+    "user": str,
+    "host": str,
+    "pid": int,
+    "program": str,
+    "memory_used": int,
+}
 
 
 def _checked(server: Any) -> dict[str, Any]:
