@@ -12,6 +12,8 @@ import ctypes
 import functools
 import importlib
 import os
+import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -190,3 +192,10 @@ pack = IMPLEMENTATION.pack
 unpack = IMPLEMENTATION.unpack
 crc32c = IMPLEMENTATION.crc32c
 tune_malloc = IMPLEMENTATION.tune_malloc
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the one that started it ends; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1  # sys/prctl.h
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)

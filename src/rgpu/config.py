@@ -134,7 +134,9 @@ def parse_servers(value: Any) -> tuple[Address | str, ...]:
         if isinstance(entry, str) and not entry.strip():
             continue
         server = entry if isinstance(entry, Address) else entry.strip()
-        server = LOCAL if server == LOCAL else server if isinstance(server, Address) else parse_address(server)
+        server = (
+            LOCAL if server == LOCAL else server if isinstance(server, Address) else parse_address(server)
+        )
         if server in servers:
             raise ValueError(f"{server} is listed twice")
         servers.append(server)

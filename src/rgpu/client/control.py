@@ -94,7 +94,7 @@ class DaemonClient:
         self._ask(control.Release, control.Released, session)
 
     def session_state(self, session: bytes) -> str:
-        """"alive", "dead: why" or "unknown" (the daemon was restarted, or forgot)."""
+        """ "alive", "dead: why" or "unknown" (the daemon was restarted, or forgot)."""
         return self._ask(control.SessionState, control.State, session).state
 
     def snapshot(self) -> dict[str, Any]:
@@ -111,7 +111,9 @@ class DaemonClient:
             return answer
         if isinstance(answer, control.Refused.Record):
             raise _REFUSALS.get(answer.reason, RgpuError)(f"rgpu server {self.address}: {answer.message}")
-        raise ProtocolError(f"rgpu server {self.address} answered {request.__name__} with {type(answer).__name__}")
+        raise ProtocolError(
+            f"rgpu server {self.address} answered {request.__name__} with {type(answer).__name__}"
+        )
 
     def __repr__(self) -> str:
         return f"<DaemonClient {self.address}>"
@@ -123,5 +125,7 @@ def _who_we_are() -> tuple[str, str, int, str]:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without an entry, as in containers
         user = str(os.getuid())
-    program = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else os.path.basename(sys.executable)
+    program = (
+        sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else os.path.basename(sys.executable)
+    )
     return user[:256], platform.node()[:256], os.getpid(), (program or "python")[-256:]

@@ -79,7 +79,11 @@ class EmbeddedDaemon:
         match = _READY.search(text)
         if not match:
             self.stop()
-            how = f"ended with exit code {self._process.returncode}" if text or left > 0 else "was not ready in time"
+            how = (
+                f"ended with exit code {self._process.returncode}"
+                if text or left > 0
+                else "was not ready in time"
+            )
             raise ServerUnavailable(
                 f"the local rgpu-server {how}; what it said stands above. "
                 "Run 'rgpu-server --port 0' to see it by itself, or set RGPU_SERVERS to use other hosts"
@@ -105,6 +109,8 @@ def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     root = str(Path(rgpu.config.__file__).parent.parent)
     if Path(root).name not in ("site-packages", "dist-packages"):
-        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
+        paths = [
+            path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != root
+        ]
         environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
     return environment

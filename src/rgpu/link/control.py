@@ -119,7 +119,7 @@ class ControlClient:
     def request(self, body: bytes, timeout: float | None = None) -> bytes:
         """The server's answer, or ServerUnavailable with what failed and what to check."""
         if os.getpid() != self._pid:
-            raise ForkError(f"the connection to {self.address} belongs to process {self._pid}, not to this child")
+            raise ForkError(f"the connection to {self.address} belongs to the parent process {self._pid}")
         with self._lock:
             deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
             try:
@@ -128,7 +128,10 @@ class ControlClient:
                 if self._socket is None:
                     self._connect(deadline)
                 number = next(self._numbers).to_bytes(8, "big")
-                self._socket.send_multipart([number, body])
+                try:
+                    self._socket.send_multipart([number, body], zmq.NOBLOCK)
+                except zmq.Again:  # the connection has ended already, and with it the queue
+                    raise ServerUnavailable(self._closed()) from None
                 return self._await(number, deadline)
             except BaseException:
                 self._disconnect()
@@ -144,8 +147,7 @@ class ControlClient:
         # ZeroMQ socket would retry quietly. It also picks the address that answers.
         where = f"rgpu server {self.address}"
         try:
-            with socket.create_connection((self.host, self.port), max(0.01, deadline - time.monotonic())) as probe:
-                host, port = probe.getpeername()[:2]
+            host, port = _reach(_resolve(self.host, self.port, deadline), deadline)
         except socket.gaierror as error:
             raise ServerUnavailable(
                 f"{where}: the name {self.host!r} cannot be resolved ({error.strerror}); "
@@ -158,11 +160,13 @@ class ControlClient:
             ) from None
         except TimeoutError:
             raise ServerUnavailable(
-                f"{where} did not answer within the time limit: the host is down, or a firewall drops packets; "
-                f"check that TCP port {self.port} can be reached from here"
+                f"{where} did not answer within the time limit: the host is down, or a firewall drops "
+                f"packets; check that TCP port {self.port} can be reached from here"
             ) from None
         except OSError as error:
-            raise ServerUnavailable(f"{where} cannot be reached: {error.strerror or error}; check the network") from None
+            raise ServerUnavailable(
+                f"{where} cannot be reached: {error.strerror or error}; check the network"
+            ) from None
         uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._socket = _socket(zmq.DEALER, ANSWER_BYTES, uri)
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
@@ -181,13 +185,16 @@ class ControlClient:
                 if len(frames) == 2 and frames[0] == number:
                     return frames[1]
             elif self._monitor in ready:
-                raise ServerUnavailable(
-                    f"rgpu server {self.address} closed the connection: it stopped, or what listens there "
-                    "is not an rgpu-server; look at its log, or correct the address"
-                )
+                raise ServerUnavailable(self._closed())
         raise ServerUnavailable(
-            f"rgpu server {self.address} accepted the connection but did not answer in time: it is stopped or "
+            f"rgpu server {self.address} accepted the connection but did not answer in time: it hangs or is "
             "overloaded, or what listens there is not an rgpu-server; look at its log, or correct the address"
+        )
+
+    def _closed(self) -> str:
+        return (
+            f"rgpu server {self.address} closed the connection: it stopped, or what listens there "
+            "is not an rgpu-server; look at its log, or correct the address"
         )
 
     def _disconnect(self) -> None:
@@ -196,3 +203,39 @@ class ControlClient:
             self._monitor.close(0)
             self._socket.close(0)
             self._socket = self._monitor = None
+
+
+def _resolve(host: str, port: int, deadline: float) -> list[tuple]:
+    """The addresses of a name. The resolver knows no time limit, so it may be left behind."""
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answer.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answer.append(error)
+        except UnicodeError:  # a label that no name may have
+            answer.append(socket.gaierror(socket.EAI_NONAME, "not a valid name"))
+
+    thread = threading.Thread(target=ask, name="rgpu-resolve", daemon=True)
+    thread.start()
+    thread.join(max(0.01, deadline - time.monotonic()))
+    if not answer:
+        raise socket.gaierror(socket.EAI_AGAIN, "the name service does not answer")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    return answer[0]
+
+
+def _reach(addresses: list[tuple], deadline: float) -> tuple[str, int]:
+    """The first address that takes a connection; the last one's error if none does."""
+    failure: OSError = TimeoutError()
+    for family, kind, protocol, _, address in addresses:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                probe.connect(address)
+                return address[0], address[1]
+            except OSError as error:
+                failure = error
+    raise failure

@@ -41,4 +41,6 @@ def choose(loads: Sequence[Load], wanted: int | None, most_sessions: int) -> int
             f"all {len(loads)} devices serve {most_sessions} sessions each, the most they may; "
             "try again later, or raise --sessions on the server"
         )
-    return min(free, key=lambda index: (loads[index].sessions, loads[index].utilization, -loads[index].memory_free))
+    return min(
+        free, key=lambda index: (loads[index].sessions, loads[index].utilization, -loads[index].memory_free)
+    )

@@ -68,7 +68,9 @@ class Daemon:
             self._server,
             self,
             bind=config.bind,
-            spares={kind: count if config.prestart is None else config.prestart for kind, count in kinds.items()},
+            spares={
+                kind: count if config.prestart is None else config.prestart for kind, count in kinds.items()
+            },
             threads=threads_per_device(inventory.cpus),
             command=worker_command,
         )
@@ -86,7 +88,9 @@ class Daemon:
         """Serve until a signal, ``stop`` or the end of the parent."""
         wake, waker = os.pipe()
         os.set_blocking(waker, False)
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         wakeup_before = signal.set_wakeup_fd(waker)
         self._server.watch(wake, lambda: os.read(wake, 64))
         try:
@@ -122,7 +126,11 @@ class Daemon:
         now = time.monotonic()
         while self._waiting and now > self._waiting[0].until:
             waiting = self._waiting.popleft()
-            self._refuse(waiting.asker, "starting", f"no worker of {self.name} was ready in {START_SECONDS:g} s; try again")
+            self._refuse(
+                waiting.asker,
+                "starting",
+                f"no worker of {self.name} was ready in {START_SECONDS:g} s; try again",
+            )
         return self._pool.tick()
 
     # Requests
@@ -136,7 +144,9 @@ class Daemon:
             answer = handler(asker, message)
         except ProtocolError as error:
             log.warning("refused a malformed request: %s", error)
-            self._refuse(asker, "protocol", f"rgpu server {self.name} ({VERSION}) did not understand: {error}")
+            self._refuse(
+                asker, "protocol", f"rgpu server {self.name} ({VERSION}) did not understand: {error}"
+            )
         except NoSuchDevice as error:
             self._refuse(asker, "no-device", str(error))
         except ServerBusy as error:
@@ -153,8 +163,8 @@ class Daemon:
             return None
         return control.Refused.encode(
             reason="version",
-            message=f"this client is rgpu {message.version} (protocol {message.fingerprint}), rgpu server {self.name} "
-            f"is rgpu {VERSION} (protocol {fingerprint()}); install the same version on both",
+            message=f"this client is rgpu {message.version} (protocol {message.fingerprint}), rgpu server "
+            f"{self.name} is rgpu {VERSION} (protocol {fingerprint()}); install the same version on both",
         )
 
     def _hello(self, _asker: Any, message: Any) -> tuple:
@@ -174,7 +184,9 @@ class Daemon:
             leases = self._leases.on_device(device.index)
             reading = self._inventory.read(device, leases)
             sessions = len(leases) + waiting.count(device.index)
-            loads.append(broker.Load(sessions, device.memory_total - reading.memory_used, reading.utilization))
+            loads.append(
+                broker.Load(sessions, device.memory_total - reading.memory_used, reading.utilization)
+            )
         wanted = None if message.device == control.ANY_DEVICE else message.device
         device = self.devices[broker.choose(loads, wanted, self.config.sessions)]
         client = Client(message.user, message.host, message.pid, message.program)
@@ -288,7 +300,8 @@ class Daemon:
                 self._refuse(
                     one.asker,
                     "failed",
-                    f"rgpu server {self.name} cannot start a {worker.kind} worker: {worker.fate()}; see its log",
+                    f"rgpu server {self.name} cannot start a worker ({worker.kind}): {worker.fate()}; "
+                    "see its log",
                 )
         elif waiting and self._pool.starting(worker.kind) < len(waiting):
             self._pool.spawn(worker.kind)

@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-from rgpu import config
+import rgpu.config as config
 from rgpu.config import ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.server.daemon import Daemon
@@ -27,10 +27,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rgpu-server",
         description="Serve this host's devices to rgpu clients.",
-        epilog="Every option can also be set in the environment (RGPU_BIND, ...) or in [server] of rgpu.toml.",
+        epilog="Every option can also be set by a variable (RGPU_BIND, ...) or in [server] of rgpu.toml.",
     )
     add = parser.add_argument
-    add("--devices", metavar="SPEC", help="cpu:N, cuda, cuda:0,1 or auto (default: CUDA devices, else one cpu device)")
+    add(
+        "--devices",
+        metavar="SPEC",
+        help="cpu:N, cuda, cuda:0,1 or auto (default: CUDA devices, else cpu:1)",
+    )
     add("--bind", metavar="ADDR", help="address to listen on (default: 127.0.0.1)")
     add("--port", metavar="N", help=f"TCP port; 0 takes any free one (default: {config.DEFAULT_PORT})")
     add("--name", metavar="S", help="what clients see this server called (default: the host's name)")
@@ -88,15 +92,15 @@ def _check_bind(bind: str) -> None:
         raise ConfigError(f"--bind {bind}: not an address of this host ({error.strerror})") from None
     if not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         raise ConfigError(
-            f"--bind {bind} is refused: rgpu has no keys yet, so anybody who reaches that address could use this "
-            "host's devices; bind 127.0.0.1 and let clients come through an SSH tunnel"
+            f"--bind {bind} is refused: rgpu has no keys yet, so anybody who reaches that address could "
+            "use this host's devices; bind 127.0.0.1 and let clients come through an SSH tunnel"
         )
 
 
 def _bind_error(settings: ServerConfig, error: OSError) -> str:
     where = f"{settings.bind}:{settings.port}"
     if error.errno == errno.EADDRINUSE:
-        return f"port {settings.port} on {settings.bind} is in use: another rgpu-server? Choose one with --port (0: any)"
+        return f"{where} is in use, perhaps by another rgpu-server; choose a port with --port (0: any)"
     if error.errno == errno.EACCES:
         return f"{where} may not be used by this user: choose a port above 1023 with --port"
     return f"cannot listen on {where}: {error.strerror}"
@@ -104,7 +108,9 @@ def _bind_error(settings: ServerConfig, error: OSError) -> str:
 
 def _serve(daemon: Daemon, parent: int) -> int:
     runtime_file = _write_runtime_file(daemon, parent) if parent else None
-    devices = ", ".join(f"{device.kind}:{device.index} {device.memory_total >> 20} MiB" for device in daemon.devices)
+    devices = ", ".join(
+        f"{device.kind}:{device.index} {device.memory_total >> 20} MiB" for device in daemon.devices
+    )
     count = len(daemon.devices)
     try:
         print(
@@ -133,5 +139,3 @@ def _write_runtime_file(daemon: Daemon, parent: int) -> Path:
 def _fail(message: str) -> int:
     print(f"rgpu-server: {message}", file=sys.stderr)
     return 2
-
-

@@ -54,7 +54,9 @@ class CpuDevices:
         model = _processor_name()
         threads = threads_per_device(count)
         self.devices = [
-            Device(first + i, "cpu", f"CPU {model}", memory, properties={"cores": threads, "uuid": _cpu_uuid(i)})
+            Device(
+                first + i, "cpu", f"CPU {model}", memory, properties={"cores": threads, "uuid": _cpu_uuid(i)}
+            )
             for i in range(count)
         ]
 
@@ -81,12 +83,16 @@ class CudaDevices:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise ConfigError(f"no CUDA device can be used: {error}; does nvidia-smi work on this host?") from None
+            raise ConfigError(
+                f"no CUDA device can be used: {error}; does nvidia-smi work on this host?"
+            ) from None
         count = pynvml.nvmlDeviceGetCount()
         missing = [index for index in wanted or () if index >= count]
         if missing or not count:
             self.close()
-            raise ConfigError(f"there is no CUDA device {missing[0] if missing else 0}; this host has {count}")
+            raise ConfigError(
+                f"there is no CUDA device {missing[0] if missing else 0}; this host has {count}"
+            )
         indices = wanted if wanted is not None else tuple(range(count))
         self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
         self.devices = [self._device(i, handle, device_memory) for i, handle in enumerate(self._handles)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import importlib
 import logging
 import os
@@ -21,6 +20,7 @@ import threading
 import time
 from typing import Any
 
+from rgpu._core import die_with_parent, tune_malloc
 from rgpu.errors import SessionExpired, SessionLost
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
@@ -39,10 +39,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--backend", required=True, choices=BACKENDS)
     parser.add_argument("--bind", required=True)
     options = parser.parse_args(argv)
-    logging.basicConfig(format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    keep_memory()
+    tune_malloc()  # before NumPy works: fresh pages cost as much as the work done in them
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
     try:
@@ -56,13 +58,13 @@ def main(argv: list[str] | None = None) -> int:
 def run(channel: socket.socket, kind: str, bind: str) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
-    from rgpu import link
+    from rgpu.link import listen
     from rgpu.server import backend, executor
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
     importlib.import_module(BACKENDS[kind])
-    listener = link.listen(f"tcp://{bind}:0")
+    listener = listen(f"tcp://{bind}:0")
     tell(channel, Ready.encode(endpoint=listener.uri))
     data = channel.recv(MESSAGE_BYTES)
     grant = Control.decode(unpack(data)) if data else None
@@ -136,22 +138,6 @@ class Guard(threading.Thread):
         if since is None or time.monotonic() - since <= self._grace:
             return None
         return SessionExpired(f"the client was gone for more than {self._grace:g} s")
-
-
-def die_with_parent() -> None:
-    """Ask Linux to end this process with the daemon; elsewhere the end of the channel does."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-
-
-def keep_memory() -> None:
-    """Let malloc keep large blocks: fresh pages cost as much as the work done in them."""
-    with contextlib.suppress(OSError, AttributeError):  # not glibc
-        mallopt = ctypes.CDLL(None).mallopt
-        m_trim_threshold, m_mmap_threshold, size = -1, -3, 1 << 30
-        mallopt(m_mmap_threshold, size)
-        mallopt(m_trim_threshold, size)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,9 @@ class Worker:
         self.kill_at: float | None = None
 
     def __repr__(self) -> str:
-        what = f"session {self.session.hex()[:8]}" if self.session else "ready" if self.endpoint else "starting"
+        what = (
+            f"session {self.session.hex()[:8]}" if self.session else "ready" if self.endpoint else "starting"
+        )
         return f"worker {self.process.pid} ({self.kind}, {what})"
 
     def tell(self, message: tuple) -> None:
