@@ -84,7 +84,8 @@ class FaultProxy:
     def close(self) -> None:
         if self._thread.is_alive():
             self._closing = True
-            self._bell.send(b"!")
+            with contextlib.suppress(OSError):  # it may have seen _closing already
+                self._bell.send(b"!")
             self._thread.join(5)
 
     def __enter__(self) -> "FaultProxy":

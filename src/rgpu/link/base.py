@@ -14,7 +14,8 @@ COPY_BELOW = 64 << 10  # a frame of this size or more is sent without a copy
 
 
 class Link(ABC):
-    """One end of a connection to one peer. Every method may be called from any thread."""
+    """One end of a connection to one peer. Every method may be called from any thread; a closed link
+    takes nothing, has nothing, and ends every wait at once."""
 
     uri: str
     sent_bytes: int = 0

@@ -27,6 +27,7 @@ class InprocLink(Link):
         self._events: deque[str] = deque()
         self._peer: InprocLink | None = None
         self._wakes = 0
+        self._closed = False
 
     @staticmethod
     def join(a: "InprocLink", b: "InprocLink") -> None:
@@ -74,7 +75,7 @@ class InprocLink(Link):
             wakes = self._wakes
             if unless is not None and unless():
                 return True
-            while not (self._inbox or self._events or self._wakes != wakes):
+            while not (self._closed or self._inbox or self._events or self._wakes != wakes):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
@@ -96,6 +97,9 @@ class InprocLink(Link):
 
     def close(self) -> None:
         with self._changed:
+            self._closed = True
+            self._inbox.clear()
+            self._events.clear()
             peer, self._peer = self._peer, None
             if peer is not None:
                 peer._peer = None
@@ -107,7 +111,6 @@ class InprocLink(Link):
         with self._changed:
             if self._peer is not None:
                 self._peer._inbox.clear()
-            self._inbox.clear()
         self.close()
 
 

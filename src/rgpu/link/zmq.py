@@ -40,9 +40,12 @@ ROUTER_OPTIONS = {
     zmq.ROUTER_HANDOVER: 1,  # a client that comes back replaces its own half-open connection
     zmq.BACKLOG: 16,
 }
-_UP, _DOWN = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+# Plain integers: an operation on pyzmq's enums costs as much as a receive.
+_POLLIN, _NOBLOCK, _MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_UP, _DOWN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
 _EVENT = struct.Struct("=H")
 _NEVER = 1e9
+LOOK = 0.001  # seconds between looks at the monitor: one costs as much as a receive
 UNSURE, RECHECK = 0.1, 0.005  # seconds after an event during which a ROUTER asks again, and how often
 
 _context: zmq.Context | None = None
@@ -140,6 +143,7 @@ class ZmqLink(Link):
         for fd in (new.FD, self._monitor.FD, self._waker.fileno()):
             self._selector.register(fd, selectors.EVENT_READ)
         self._up = False
+        self._look_at = 0.0  # when the monitor is looked at next
         self._recheck_within = _NEVER  # the longest sleep while a state has to be asked for
         self._closed = False
         _links.add(self)
@@ -148,34 +152,41 @@ class ZmqLink(Link):
 
     def recv(self, sink=None):
         with self._lock:
-            if self._closed:
-                return None
-            sock = self._socket
-            while sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-                frames = self._receive_message(sock, sink)
-                if frames is not None:
-                    self.received_bytes += sum(map(len, frames))
-                    return frames
+            try:
+                while not self._closed:
+                    frames = self._receive_message(self._socket.recv(_NOBLOCK, False), sink)
+                    if frames is not None:
+                        self.received_bytes += sum(map(len, frames))
+                        return frames
+            except zmq.Again:
+                pass
         return None
 
-    def _receive_message(self, sock: zmq.Socket, sink) -> list | None:
-        """One message, or None if it was not meant for the session."""
+    def _receive_message(self, first: zmq.Frame, sink) -> list | None:
+        """The message that begins with this frame, or None if it was not meant for the session."""
         raise NotImplementedError
 
-    def _receive_rest(self, sock: zmq.Socket, frames: list, sink) -> list:
-        """The frames that follow, each into the place that the sink names."""
-        while sock.getsockopt(zmq.RCVMORE):
+    def _receive_rest(self, first: zmq.Frame, sink) -> list:
+        """The message from its first frame on, the others each in the place that the sink names."""
+        sock, more, frames = self._socket, first.more, [first.bytes]
+        while more:
             into = sink(frames) if sink is not None else None
             if into is None:
-                frames.append(sock.recv())
+                frame = sock.recv(_NOBLOCK, False)
+                frames.append(frame.bytes)
+                more = frame.more
                 continue
             size = sock.recv_into(into)
+            more = sock.getsockopt(zmq.RCVMORE)
             if size > len(into):
-                while sock.getsockopt(zmq.RCVMORE):
-                    sock.recv()
+                self._skip_rest(more)
                 raise ProtocolError(f"a frame of {size} bytes came where {len(into)} were expected")
             frames.append(into if size == len(into) else into[:size])
         return frames
+
+    def _skip_rest(self, more: bool) -> None:
+        while more:
+            more = self._socket.recv(_NOBLOCK, False).more
 
     # Sending
 
@@ -187,18 +198,17 @@ class ZmqLink(Link):
             try:
                 self._address(sock)
                 # Only the first part can be refused: the high-water mark counts whole messages.
-                more = zmq.NOBLOCK | zmq.SNDMORE
                 for frame in frames[:-1]:
-                    sock.send(frame, more, len(frame) < copy_below)
+                    sock.send(frame, _MORE, len(frame) < copy_below)
                 frame = frames[-1]
-                sock.send(frame, zmq.NOBLOCK, len(frame) < copy_below)
+                sock.send(frame, _NOBLOCK, len(frame) < copy_below)
             except zmq.ZMQError as error:
                 if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                     return False
                 raise
             self.sent_bytes += sum(map(len, frames))
             # Sending may consume the signal of a message that another thread waits for.
-            if self._waker.waiters and sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if self._waker.waiters and sock.getsockopt(zmq.EVENTS) & _POLLIN:
                 self._waker.ring()
             return True
 
@@ -225,6 +235,7 @@ class ZmqLink(Link):
                 if any(key.fd == self._waker.fileno() for key, _ in fired):
                     return True
                 if not fired and left == self._recheck_within:
+                    self._look_at = 0.0
                     return True
         finally:
             with self._lock:
@@ -234,11 +245,12 @@ class ZmqLink(Link):
 
     def _ready(self) -> bool:
         # Asking for EVENTS re-arms the descriptor; without it select may sleep on waiting messages.
-        return (
-            self._closed
-            or bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
-            or bool(self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN)
-        )
+        if self._closed or self._socket.getsockopt(zmq.EVENTS) & _POLLIN:
+            return True
+        if self._monitor.getsockopt(zmq.EVENTS) & _POLLIN:
+            self._look_at = 0.0
+            return True
+        return False
 
     def wake(self) -> None:
         with self._lock:
@@ -248,10 +260,12 @@ class ZmqLink(Link):
 
     def events(self) -> list[str]:
         with self._lock:
-            if self._closed:
+            now = time.monotonic()
+            if self._closed or now < self._look_at:
                 return []
+            self._look_at = now + LOOK
             seen = []
-            while self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            while self._monitor.getsockopt(zmq.EVENTS) & _POLLIN:
                 seen.append(_EVENT.unpack_from(self._monitor.recv_multipart()[0])[0])
             return self._changes(seen)
 
@@ -298,11 +312,10 @@ class DealerLink(ZmqLink):
             self.abort()
             raise ConfigError(f"cannot connect to {uri!r}: {error}") from None
 
-    def _receive_message(self, sock, sink):
-        frames = [sock.recv()]
-        if not frames[0] and not sock.getsockopt(zmq.RCVMORE):
+    def _receive_message(self, first, sink):
+        if not first.more and not len(first):
             return None  # the worker's end asked whether we are there
-        return self._receive_rest(sock, frames, sink)
+        return self._receive_rest(first, sink)
 
     def _changes(self, seen: list[int]) -> list[str]:
         return ["up" if event == _UP else "down" for event in seen]
@@ -322,22 +335,21 @@ class RouterLink(ZmqLink):
         self._unsure_until = time.monotonic() + UNSURE
         self._recheck_within = RECHECK
 
-    def _receive_message(self, sock, sink):
-        sender = sock.recv()
+    def _receive_message(self, first, sink):
+        sender = first.bytes
         if self._client is None:
             self._client = sender
             self._doubt()
-        if sender != self._client:
-            self.refused += 1
-            while sock.getsockopt(zmq.RCVMORE):
-                sock.recv()
-            return None
-        return self._receive_rest(sock, [sock.recv()], sink) if sock.getsockopt(zmq.RCVMORE) else None
+        if sender == self._client and first.more:
+            return self._receive_rest(self._socket.recv(_NOBLOCK, False), sink)
+        self.refused += 1
+        self._skip_rest(first.more)
+        return None
 
     def _address(self, sock) -> None:
         if self._client is None:
             raise zmq.ZMQError(zmq.EHOSTUNREACH)
-        sock.send(self._client, zmq.NOBLOCK | zmq.SNDMORE)
+        sock.send(self._client, _MORE)
 
     def _changes(self, seen: list[int]) -> list[str]:
         """Monitor events do not say whose connection it was, and come a moment before the ROUTER
@@ -363,7 +375,7 @@ class RouterLink(ZmqLink):
     def _client_is_here(self) -> bool:
         try:
             self._address(self._socket)
-            self._socket.send(b"", zmq.NOBLOCK)
+            self._socket.send(b"", _NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise

@@ -87,7 +87,7 @@ class Sender:
     def probe_due(self, now: float) -> bool:
         # The second test: a clock that jumped back must not silence the probes.
         at = self._probe_at
-        return at is not None and self.open and (now >= at or at - now > MAX_BACKOFF * self._rto)
+        return at is not None and self.open and (now >= at or at - now > 2 * MAX_BACKOFF * self._rto)
 
     def probe(self, now: float) -> int:
         """The number of the probe that leaves now."""

@@ -1,0 +1,202 @@
+"""What every link must do, whatever carries it."""
+
+import multiprocessing
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rgpu.errors import ConfigError, ForkError, ProtocolError, ServerUnavailable
+from rgpu.link import connect, listen
+
+ME = b"\0client"
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture(params=["inproc", "tcp", "ipc"])
+def uri(request, tmp_path):
+    return {
+        "inproc": f"inproc://{request.node.name}",
+        "tcp": "tcp://127.0.0.1:0",
+        "ipc": f"ipc://{tmp_path}/s",
+    }[request.param]
+
+
+@pytest.fixture
+def ends(uri):
+    listener = listen(uri)
+    client = connect(listener.uri, ME)
+    worker = listener.accept(ME)
+    until(lambda: "up" in client.events())
+    until(lambda: "up" in worker.events())
+    yield client, worker
+    client.abort()
+    worker.abort()
+
+
+def until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.002)
+    return value
+
+
+def receive(link, sink=None, seconds=10):
+    deadline = time.monotonic() + seconds
+    while (frames := link.recv(sink)) is None:
+        assert link.wait(deadline - time.monotonic()), "nothing came"
+    return frames
+
+
+def test_messages_keep_frames_and_order(ends):
+    for here, there in (ends, ends[::-1]):
+        for i in range(30):
+            assert here.send([b"%d" % i, b"", bytes(i)])
+        for i in range(30):
+            assert [bytes(f) for f in receive(there)] == [b"%d" % i, b"", bytes(i)]
+        assert there.recv() is None
+        assert here.sent_bytes == there.received_bytes > 0
+
+
+def test_large_frames_arrive_in_place(ends):
+    client, worker = ends
+    data = np.arange(1 << 20, dtype=np.uint8)
+    memory = np.zeros(2 << 20, np.uint8)
+    asked = []
+
+    def sink(frames):
+        asked.append(len(frames))
+        return memoryview(memory) if len(frames) == 2 else None
+
+    assert client.send([b"head", b"command", memoryview(data), b"tail"])
+    frames = receive(worker, sink)
+    assert asked == [1, 2, 3] and [len(f) for f in frames] == [4, 7, 1 << 20, 4]
+    assert np.array_equal(memory[: 1 << 20], data) and not memory[1 << 20 :].any()
+
+
+def test_a_frame_that_does_not_fit_is_an_error_and_costs_one_message(ends):
+    client, worker = ends
+    client.send([b"head", bytes(100), b"x"])
+    client.send([b"next"])
+    with pytest.raises(ProtocolError, match="100 bytes came where 10"):
+        receive(worker, lambda frames: memoryview(bytearray(10)))
+    assert receive(worker) == [b"next"]
+
+
+def test_a_full_link_would_block(ends):
+    client, worker = ends
+    sent = 0
+    while client.send([b"%d" % sent, bytes(1 << 20)]) and sent < 1000:
+        sent += 1
+        time.sleep(0.001)
+    assert 0 < sent < 1000
+    for i in range(sent):
+        assert receive(worker)[0] == b"%d" % i
+    until(lambda: client.send([b"again"]))
+    assert receive(worker) == [b"again"]
+
+
+def test_wait_ends_by_message_wake_or_time(ends):
+    client, worker = ends
+    while worker.wait(0.05):
+        worker.events(), worker.recv()
+    begin = time.monotonic()
+    assert not worker.wait(0.05) and 0.04 < time.monotonic() - begin < 2
+    threads = [threading.Timer(0.05, client.send, [[b"x"]]), threading.Timer(0.05, worker.wake)]
+    threads[0].start()
+    assert worker.wait(10) and receive(worker) == [b"x"]
+    waiting = [threading.Thread(target=worker.wait, args=(10,)) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    threads[1].start()
+    for thread in waiting + threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert worker.wait(10, unless=lambda: True)
+
+
+def test_the_other_end_goes(ends):
+    client, worker = ends
+    client.close()
+    until(lambda: "down" in worker.events())
+    assert not worker.send([b"x"]) and not client.send([b"x"])
+    assert client.recv() is None and client.events() == [] and client.wait(5)
+    client.close()
+
+
+def test_close_while_another_thread_waits(ends):
+    client, _ = ends
+    thread = threading.Thread(target=client.wait, args=(10,))
+    thread.start()
+    time.sleep(0.05)
+    client.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_before_the_client_comes(uri):
+    listener = listen(uri)
+    worker = listener.accept(ME)
+    try:
+        assert not worker.send([b"x"]) and worker.recv() is None and worker.events() == []
+    finally:
+        worker.abort()
+
+
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0"])
+def test_a_second_client_is_not_heard(uri):
+    listener = listen(uri)
+    worker = listener.accept(ME)
+    other, mine = connect(listener.uri, b"other"), connect(listener.uri, ME)
+    try:
+        until(lambda: "up" in other.events())
+        other.send([b"not mine"])
+        until(lambda: worker.recv() or worker.refused)
+        assert worker.refused == 1
+        until(lambda: "up" in worker.events())
+        assert worker.send([b"for you"]) and receive(mine) == [b"for you"]
+        mine.close()
+        until(lambda: "down" in worker.events()), "the stranger is still connected"
+    finally:
+        for link in (other, mine, worker):
+            link.abort()
+
+
+def test_bad_places():
+    for bad in ("http://x", "nonsense", "udp://127.0.0.1:1"):
+        with pytest.raises(ConfigError, match="no link for"):
+            connect(bad, ME)
+    with pytest.raises(ConfigError, match="cannot connect"):
+        connect("tcp://no port", ME)
+    listener = listen("tcp://127.0.0.1:0")
+    with pytest.raises(ServerUnavailable, match="cannot listen"):
+        listen(listener.uri)
+    listener.close()
+
+
+def _in_child(link, queue):
+    try:
+        link.send([b"x"])
+    except ForkError:
+        queue.put("refused")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_refused():
+    listener = listen("tcp://127.0.0.1:0")
+    link = connect(listener.uri, ME)
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    child = fork.Process(target=_in_child, args=(link, queue))
+    child.start()
+    try:
+        assert queue.get(timeout=10) == "refused"
+    finally:
+        child.join(10)
+        link.abort()
+        listener.close()
+    assert child.exitcode == 0
