@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from support import leaks
-from support.waiting import wait_until
+from tests.support import leaks
+from tests.support.waiting import wait_until
 
 settings.register_profile("rgpu", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("rgpu")

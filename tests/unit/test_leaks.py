@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 
-from support import leaks
-from support.waiting import wait_until
+from tests.support import leaks
+from tests.support.waiting import wait_until
 
 
 def test_a_child_process_is_seen_until_it_is_gone():

@@ -40,7 +40,7 @@ def _basic(array: Remote, index: Any) -> Any:
     elif type(index) is not tuple and type(index) not in (str, type(Ellipsis)):
         index = (index, Ellipsis)
     found = layouts.view_of_shadow(array._meta.shadow[index])
-    return views.make(array, *found)  # type: ignore[misc] - basic indexing never copies
+    return views.make(array, *found)  # basic indexing never copies
 
 
 def setitem(array: Remote, index: Any, value: Any) -> None:
