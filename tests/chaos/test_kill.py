@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rgpu import errors
-from support.servers import Server, gone, program
-from support.waiting import wait_until
+from tests.support.servers import Server, gone, program
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -30,22 +30,20 @@ def cp(server):
 
 
 def worker_of(cp, ordinal=0):
-    """Process id of the worker behind a device."""
+    """Process id of the worker behind a device of this process."""
     from rgpu.client import pool
 
     device = pool.get().device(ordinal)
-    snapshot = device.daemon.snapshot()
-    for entry in snapshot["devices"]:
-        for session in entry["sessions"]:
-            if session["session"] == device.session.hex():
-                return session["worker_pid"]
-    raise AssertionError(snapshot)
+    sessions = device.daemon.snapshot()["devices"][device.index]["sessions"]
+    return next(session["worker_pid"] for session in sessions if session["pid"] == os.getpid())
 
 
 def test_worker_killed_in_the_middle(cp, server):
     a = cp.ones((200, 200))
     a.get()
-    other = cp.cuda.Device(1)
+    from rgpu.client import pool
+
+    other = pool.get().device(1)
     with other:
         b = cp.ones(10)
         b.get()

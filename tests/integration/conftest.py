@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.servers import Server
+from tests.support.servers import Server
 
 
 @pytest.fixture(scope="module")

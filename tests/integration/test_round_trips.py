@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from support.faultproxy import FaultProxy
+from tests.support.faultproxy import FaultProxy
 
 
 def chain(cp, a, n):

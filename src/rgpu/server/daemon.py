@@ -264,6 +264,7 @@ class Daemon:
                 "host": lease.client.host,
                 "pid": lease.client.pid,
                 "program": lease.client.program,
+                "worker_pid": worker.process.pid if (worker := self._pool.by_session(lease.session)) else 0,
                 "memory_used": lease.memory_used,
                 "utilization": round(100 * lease.busy),
                 "commands": lease.commands,
