@@ -5,7 +5,7 @@ Only installs and removes the alias; when a real cupy was imported before, that 
 
 from __future__ import annotations
 
-from rgpu.install import install, uninstall
+from rgpu.alias import install, uninstall
 
 
 def load_ipython_extension(shell: object) -> None:

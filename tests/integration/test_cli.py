@@ -162,12 +162,12 @@ def test_starting_an_aliased_python_imports_nothing_of_rgpu(run):
     code = (
         "import sys; print([m for m in sys.modules if m.split('.')[0] in ('rgpu', 'numpy', 'zmq', 'json')])"
     )
-    assert run("run", "--", "python", "-c", code).stdout.strip() == "['rgpu.install']"
+    assert run("run", "--", "python", "-c", code).stdout.strip() == "['rgpu.alias']"
 
 
 def test_import_keeps_identity_and_the_one_finder(run):
     code = (
-        "import cupy, rgpu, sys; from rgpu.install import install; install(); import cupy.cuda;"
+        "import cupy, rgpu, sys; from rgpu.alias import install; install(); import cupy.cuda;"
         "print(cupy is rgpu, sys.modules['cupy'] is rgpu, cupy.cuda is rgpu.cuda,"
         "sum(type(f).__name__ == 'AliasFinder' for f in sys.meta_path))"
     )

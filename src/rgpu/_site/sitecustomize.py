@@ -21,9 +21,9 @@ def _load(spec):
 
 
 def _install_alias():
-    # Under its own name: a later `import rgpu.install` must find this very module, with the finder it made.
-    path = os.path.join(os.path.dirname(HERE), "install.py")
-    _load(ModuleSpec("rgpu.install", SourceFileLoader("rgpu.install", path), origin=path)).install()
+    # Under its own name: a later `import rgpu.alias` must find this very module, with the finder it made.
+    path = os.path.join(os.path.dirname(HERE), "alias.py")
+    _load(ModuleSpec("rgpu.alias", SourceFileLoader("rgpu.alias", path), origin=path)).install()
 
 
 def _run_hidden_sitecustomize():

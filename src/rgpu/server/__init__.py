@@ -4,6 +4,6 @@ Whatever imports this is a server process. A program inside `rgpu run` may start
 CuPy itself, so the alias that the environment brought along is taken out first.
 """
 
-from rgpu.install import uninstall
+from rgpu.alias import uninstall
 
 uninstall()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rgpu.install import AliasFinder, install, uninstall
+from rgpu.alias import AliasFinder, install, uninstall
 
 pytestmark = pytest.mark.timeout(30)
 
