@@ -25,7 +25,11 @@ class End:
     def __init__(self, world, name):
         self.name, self.skew, self.paused_until = name, 0.0, 0.0
         self.session = Session(
-            SID, 7, clock=lambda: world.now + self.skew, window_messages=world.window, window_bytes=4000, rto=1.0
+            SID,
+            7,
+            clock=lambda: world.now + self.skew,
+            window_messages=world.window,
+            window_bytes=4000,
         )
         self.sent, self.got, self.executed = [], [], 0
 

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from typing import Self
 
 BUFFER = 4 << 20  # bytes under way in one direction before the proxy stops reading
 READ = 256 << 10
@@ -88,7 +89,7 @@ class FaultProxy:
                 self._bell.send(b"!")
             self._thread.join(5)
 
-    def __enter__(self) -> "FaultProxy":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc) -> None:

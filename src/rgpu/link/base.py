@@ -41,7 +41,7 @@ class Link(ABC):
 
     @abstractmethod
     def events(self) -> list[str]:
-        """"up" and "down" since the last call, in order. A new link is down."""
+        """The changes since the last call, in order: "up", "down". A new link is down."""
 
     @abstractmethod
     def close(self) -> None:

@@ -84,7 +84,7 @@ def _after_fork() -> None:
     for link in list(_links):
         _inherited.append((link._socket, link._monitor))
         link._lock = threading.Lock()
-        link._socket = link._monitor = _Forked()
+        link._socket = link._monitor = _Forked()  # type: ignore[assignment]
     _links.clear()
 
 
@@ -177,7 +177,7 @@ class ZmqLink(Link):
                 more = frame.more
                 continue
             size = sock.recv_into(into)
-            more = sock.getsockopt(zmq.RCVMORE)
+            more = bool(sock.get(zmq.RCVMORE))
             if size > len(into):
                 self._skip_rest(more)
                 raise ProtocolError(f"a frame of {size} bytes came where {len(into)} were expected")
@@ -208,7 +208,7 @@ class ZmqLink(Link):
                 raise
             self.sent_bytes += sum(map(len, frames))
             # Sending may consume the signal of a message that another thread waits for.
-            if self._waker.waiters and sock.getsockopt(zmq.EVENTS) & _POLLIN:
+            if self._waker.waiters and _readable(sock):
                 self._waker.ring()
             return True
 
@@ -245,9 +245,9 @@ class ZmqLink(Link):
 
     def _ready(self) -> bool:
         # Asking for EVENTS re-arms the descriptor; without it select may sleep on waiting messages.
-        if self._closed or self._socket.getsockopt(zmq.EVENTS) & _POLLIN:
+        if self._closed or _readable(self._socket):
             return True
-        if self._monitor.getsockopt(zmq.EVENTS) & _POLLIN:
+        if _readable(self._monitor):
             self._look_at = 0.0
             return True
         return False
@@ -265,7 +265,7 @@ class ZmqLink(Link):
                 return []
             self._look_at = now + LOOK
             seen = []
-            while self._monitor.getsockopt(zmq.EVENTS) & _POLLIN:
+            while _readable(self._monitor):
                 seen.append(_EVENT.unpack_from(self._monitor.recv_multipart()[0])[0])
             return self._changes(seen)
 
@@ -406,6 +406,10 @@ class ZmqListener(Listener):
         if self._socket is not None:
             self._socket.close(0)
             self._socket = None
+
+
+def _readable(sock: zmq.Socket) -> bool:
+    return bool(sock.get(zmq.EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
 
 
 def _routing_id(identity: bytes) -> bytes:

@@ -107,7 +107,7 @@ def test_exactly_once_over_resets(place):
 
 @pytest.mark.timeout(60)
 def test_replies_survive_resets_too(place):
-    worker, proxy, client = place()
+    _, proxy, client = place()
     for i in range(60):
         if i % 20 == 10:
             proxy.reset()
@@ -182,7 +182,7 @@ def test_full_window_waits_and_times_out(place):
     call(client, b"echo")
     worker.paused.clear()
     with pytest.raises(TimeoutError, match="did not take"):
-        for i in range(1000):
+        for _ in range(1000):
             client.post([b"x"], soon(0.3))
     assert client.session.unfinished[0] == 8
     worker.paused.set()
