@@ -9,33 +9,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from rgpu._version import __version__ as __version__
+from rgpu._version import CUPY_VERSION as __version__  # the interface's: programs compare it
+from rgpu.alias import install, uninstall
 
-
+__all__: list[str]
 _loaded = False
-_FACE_FIRST = {"ndarray", "install"}  # a class and a function that live in modules of the same name
 
 
 def __getattr__(name: str) -> Any:
-    # Runs for names that are not there yet: a submodule, or, the first time, a name of the face.
+    # Runs for names that are not there yet: a submodule, a name of the face, or one of CuPy's that is missing.
     global _loaded
     import importlib.util
 
-    if name.startswith("__") and name != "__all__":
+    if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'cupy' has no attribute {name!r}")
-    if name not in _FACE_FIRST and importlib.util.find_spec(f"{__name__}.{name}") is not None:
-        return importlib.import_module(f"{__name__}.{name}")
+    if name != "ndarray" and importlib.util.find_spec(f"rgpu.{name}") is not None:
+        return importlib.import_module(f"rgpu.{name}")
     if not _loaded:
         _loaded = True
         importlib.import_module("rgpu.face").fill(globals())
         if name in globals():
             return globals()[name]
-    raise AttributeError(f"module 'cupy' has no attribute {name!r}")
+    return importlib.import_module("rgpu.surface").resolve("cupy", name)
 
 
 def __dir__() -> list[str]:
-    try:
-        __getattr__("__all__")
-    except AttributeError:
-        pass
-    return sorted(name for name in globals() if not name.startswith("_"))
+    from rgpu import surface
+
+    return sorted({*(name for name in globals() if not name.startswith("_")), *surface.names("cupy")})
+
+
+def load_ipython_extension(shell: object) -> None:
+    """``%load_ext rgpu``: from then on ``import cupy`` in the notebook is rgpu."""
+    install()
+
+
+def unload_ipython_extension(shell: object) -> None:
+    uninstall()

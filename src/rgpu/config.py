@@ -80,6 +80,18 @@ def parse_count(value: Any) -> int:
     return count
 
 
+def parse_ordinals(value: Any) -> tuple[int, ...]:
+    """``0,2``: device numbers of the pool, in the order in which the program shall see them."""
+    parts = value.split(",") if isinstance(value, str) else value
+    try:
+        ordinals = tuple(parse_count(part.strip() if isinstance(part, str) else part) for part in parts)
+    except (TypeError, ValueError):
+        ordinals = ()
+    if not ordinals or len(set(ordinals)) != len(ordinals):
+        raise ValueError("visible devices look like 0,2 (numbers of the pool, each once)")
+    return ordinals
+
+
 def parse_port(value: Any) -> int:
     port = parse_count(value)
     if port > 65535:
@@ -205,6 +217,7 @@ class ClientConfig:
     """What ``import rgpu`` runs with; section ``[client]``."""
 
     servers: tuple[Address | str, ...] = _setting((), parse_servers, "RGPU_SERVERS")
+    visible_devices: tuple[int, ...] | None = _setting(None, parse_ordinals, "RGPU_VISIBLE_DEVICES")  # None: all
     local_devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_LOCAL_DEVICES")
     connect_timeout: float = _setting(5.0, parse_seconds, "RGPU_CONNECT_TIMEOUT")
     launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
@@ -305,7 +318,7 @@ def describe(config: Any, origins: Mapping[str, str]) -> str:
             lines.append(f"# {setting.name} is not set")
             continue
         if isinstance(value, tuple):
-            text = "[" + ", ".join(f'"{entry}"' for entry in value) + "]"
+            text = "[" + ", ".join(str(e) if isinstance(e, int) else f'"{e}"' for e in value) + "]"
         elif isinstance(value, bool):
             text = str(value).lower()
         elif isinstance(value, (int, float)):

@@ -24,6 +24,9 @@ def alias_environment(environ: Mapping[str, str], devices: int | None = None) ->
     paths = environ["PYTHONPATH"].split(os.pathsep) if environ.get("PYTHONPATH") else []
     paths = [path for path in paths if path != SITE]
     changed = {**environ, "PYTHONPATH": os.pathsep.join([SITE, *paths])}
+    if sys.prefix != sys.base_prefix and not environ.get("VIRTUAL_ENV"):
+        # rgpu was called by its path, no environment is activated: `python` means the one that has rgpu.
+        changed["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
     if devices is not None:  # of those that are visible here already, the first so many
         visible = environ.get(VISIBLE) or ",".join(map(str, range(devices)))
         changed[VISIBLE] = ",".join(visible.split(",")[:devices])

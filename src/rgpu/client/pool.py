@@ -142,10 +142,15 @@ class Pool:
 
     def _restrict(self) -> None:
         """RGPU_VISIBLE_DEVICES, with CUDA_VISIBLE_DEVICES' meaning."""
-        visible = getattr(self.settings, "visible_devices", None)
+        visible = self.settings.visible_devices
         if visible is None:
             return
         chosen = [self.devices[i] for i in visible if i < len(self.devices)]
+        if len(chosen) < len(visible):
+            raise NoSuchDevice(
+                f"RGPU_VISIBLE_DEVICES={','.join(map(str, visible))} (or rgpu run -n {len(visible)}) asks for "
+                f"devices that are not there: the pool has {len(self.devices)}. See 'rgpu list'"
+            )
         for ordinal, device in enumerate(chosen):
             device.ordinal = ordinal
         self.devices = chosen
