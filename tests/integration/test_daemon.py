@@ -18,8 +18,9 @@ from rgpu.errors import NoSuchDevice, ProtocolError, ServerBusy, ServerUnavailab
 from rgpu.link.control import ControlClient
 from rgpu.wire import control, ops
 from rgpu.wire.codec import pack, unpack
-from support.daemons import Talk, serving
-from support.waiting import wait_until
+from tests.support.daemons import Daemon, Talk
+from tests.support.servers import gone
+from tests.support.waiting import wait_until
 
 DONE = [ops.Done.tag, 1, None]
 
@@ -34,33 +35,19 @@ def run_server(*arguments, **environment):
     )
 
 
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] != "Z"
-
-
 # Starting and stopping
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ready_line_and_clean_end(number):
-    with serving("--devices", "cpu:2", "--name", "box", "--device-memory", "256M") as server:
-        assert re.fullmatch(
-            r"rgpu-server box listening on tcp://127\.0\.0\.1:\d+ "
-            r"\(2 devices: cpu:0 256 MiB, cpu:1 256 MiB\)\n",
-            server.line,
-        )
+    with Daemon("--devices", "cpu:2", "--name", "box", "--device-memory", "256M") as server:
         info = server.client.hello()
         assert (info.name, [d["index"] for d in info.devices]) == ("box", [0, 1])
         assert info.devices[0]["memory_total"] == 256 << 20
-        wait_until(lambda: len(server.workers) == 2)
-        workers = server.workers
+        wait_until(lambda: len(server.workers()) == 2)
+        workers = server.workers()
         assert server.stop(number) == 0
-        assert not any(alive(pid) for pid in workers)
+        assert all(gone(pid) for pid in workers)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +70,7 @@ def test_what_cannot_be_is_said_in_one_line(arguments, message):
 
 
 def test_a_port_in_use():
-    with serving("--devices", "cpu:1", "--prestart", "0") as server:
+    with Daemon("--prestart", "0") as server:
         ended = run_server("--devices", "cpu:1", "--port", str(server.address.port))
     assert ended.returncode == 2
     assert f"127.0.0.1:{server.address.port} is in use" in ended.stderr
@@ -102,8 +89,8 @@ def test_version_and_show_config(tmp_path):
 
 
 def test_attach_is_quick_and_the_worker_serves():
-    with serving("--devices", "cpu:2") as server:
-        wait_until(lambda: len(server.workers) == 2)
+    with Daemon("--devices", "cpu:2") as server:
+        wait_until(lambda: len(server.workers()) == 2)
         server.client.hello()
         began = time.monotonic()
         lease = server.client.attach(1)
@@ -124,18 +111,18 @@ def test_attach_is_quick_and_the_worker_serves():
 
 
 def test_more_clients_than_workers_in_store():
-    with serving("--devices", "cpu:1", "--prestart", "0") as server:
+    with Daemon("--prestart", "0") as server:
         talks = [Talk(server.client.attach()) for _ in range(3)]
         assert [talk.sync() for talk in talks] == [DONE] * 3
-        assert len(server.workers) == 3
+        assert len(server.workers()) == 3
         for talk in talks:
             talk.bye()
 
 
 def test_a_dead_worker_takes_only_its_session():
-    with serving("--devices", "cpu:1", "--prestart", "0") as server:
+    with Daemon("--prestart", "0") as server:
         first = Talk(server.client.attach(0))
-        (victim,) = server.workers
+        (victim,) = server.workers()
         second = Talk(server.client.attach(0))
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: server.client.session_state(first.lease.session) == "dead: signal 9 (SIGKILL)")
@@ -146,29 +133,29 @@ def test_a_dead_worker_takes_only_its_session():
 
 
 def test_a_killed_daemon_leaves_no_worker():
-    with serving("--devices", "cpu:2") as server:
-        wait_until(lambda: len(server.workers) == 2)
+    with Daemon("--devices", "cpu:2") as server:
+        wait_until(lambda: len(server.workers()) == 2)
         talk = Talk(server.client.attach(0))
         talk.sync()
-        workers = server.workers
+        workers = server.workers()
         server.stop(signal.SIGKILL)
-        wait_until(lambda: not any(alive(pid) for pid in workers), timeout=5)
+        wait_until(lambda: all(gone(pid) for pid in workers), timeout=5)
         talk.connection.abort()
 
 
 def test_a_client_that_is_gone_gives_its_device_back():
-    with serving("--devices", "cpu:1", "--prestart", "0", "--grace", "0.5") as server:
+    with Daemon("--prestart", "0", "--grace", "0.5") as server:
         talk = Talk(server.client.attach(0))
         talk.sync()
         never_came = server.client.attach(0)
         talk.connection.abort()
-        wait_until(lambda: server.sessions() == [] and not server.workers, timeout=8)
+        wait_until(lambda: server.sessions() == [] and not server.workers(), timeout=8)
         for lease in (talk.lease, never_came):
             assert "the client was gone for more than 0.5 s" in server.client.session_state(lease.session)
 
 
 def test_a_client_that_is_gone_while_its_worker_computes():
-    with serving("--devices", "cpu:1", "--prestart", "0", "--grace", "0.5") as server:
+    with Daemon("--prestart", "0", "--grace", "0.5") as server:
         talk = Talk(server.client.attach(0))
         side = 6000  # seconds of work in one command
         talk.post(ops.Empty.encode(out=1, dtype="<f8", shape=[side, side], strides=None))
@@ -180,23 +167,23 @@ def test_a_client_that_is_gone_while_its_worker_computes():
             talk.post(ops.Binary.encode(fn=matmul, out=out, a=1, b=1))
         assert talk.connection.flush(time.monotonic() + 5)
         talk.connection.abort()
-        wait_until(lambda: not server.workers, timeout=8)
+        wait_until(lambda: not server.workers(), timeout=8)
 
 
 def test_released_twice():
-    with serving("--devices", "cpu:1", "--prestart", "0") as server:
+    with Daemon("--prestart", "0") as server:
         lease = server.client.attach(0)
         server.client.release(lease.session)
         server.client.release(lease.session)
         assert server.client.session_state(lease.session) == "dead: released by the client"
-        wait_until(lambda: not server.workers)
+        wait_until(lambda: not server.workers())
 
 
 # Refusals
 
 
 def test_refusals_name_the_server_and_the_remedy(monkeypatch):
-    with serving("--devices", "cpu:1", "--prestart", "0", "--sessions", "1", "--name", "box") as server:
+    with Daemon("--prestart", "0", "--sessions", "1", "--name", "box") as server:
         client = server.client
         with pytest.raises(NoSuchDevice, match=f"{server.address}: there is no device 3 .* device 0 only"):
             client.attach(3)
@@ -235,7 +222,7 @@ def test_nonsense_is_refused_and_harms_nobody(shared_server, body):
 
 @pytest.fixture(scope="module")
 def shared_server():
-    with serving("--devices", "cpu:1", "--prestart", "0") as server:
+    with Daemon("--prestart", "0") as server:
         yield server
 
 
@@ -276,18 +263,18 @@ def test_how_asking_fails():
 
 
 def test_a_client_finds_a_restarted_server_again():
-    with serving("--devices", "cpu:1", "--prestart", "0") as server:
+    with Daemon("--prestart", "0") as server:
         client = DaemonClient(server.address)
         client.hello()
     with pytest.raises(ServerUnavailable, match="refused|closed"):
         client.hello()
-    with serving("--devices", "cpu:1", "--prestart", "0", "--port", str(server.address.port)):
+    with Daemon("--prestart", "0", "--port", str(server.address.port)):
         assert client.hello().devices
     client.close()
 
 
 def test_a_frozen_server_is_noticed():
-    with serving("--devices", "cpu:1", "--prestart", "0") as server:
+    with Daemon("--prestart", "0") as server:
         server.client.hello()
         server.process.send_signal(signal.SIGSTOP)
         client = DaemonClient(server.address, timeout=1.0)
@@ -330,7 +317,7 @@ def test_an_embedded_daemon_ends_with_its_program(ending):
         check=False,
     )
     pid = int(ended.stdout)
-    wait_until(lambda: not alive(pid), timeout=6)
+    wait_until(lambda: gone(pid), timeout=6)
 
 
 def test_an_embedded_daemon_that_cannot_start_says_so():

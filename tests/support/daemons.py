@@ -1,12 +1,7 @@
-"""rgpu-server processes for tests, and sessions with their workers."""
+"""A daemon with a client to question it, and the smallest client of a worker."""
 
 import contextlib
-import os
-import re
-import select
 import signal
-import subprocess
-import sys
 import time
 
 from rgpu.client.control import DaemonClient
@@ -15,55 +10,33 @@ from rgpu.link import connect
 from rgpu.session import Connection, Session
 from rgpu.wire import ops
 from rgpu.wire.codec import pack, unpack
-from support.leaks import children, command_line
+from tests.support.leaks import command_line
+from tests.support.servers import Server
 
 
-class Server:
-    """A daemon on a free loopback port; ``client`` asks it."""
+class Daemon(Server):
+    """A server of one cpu device unless the arguments say otherwise; ``client`` asks it."""
 
-    def __init__(self, *arguments, environment=None):
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rgpu.server", "--port", "0", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=dict(os.environ) | (environment or {}),
-        )
-        ready, _, _ = select.select([self.process.stdout], [], [], 20)
-        self.line = self.process.stdout.readline().decode() if ready else ""
-        match = re.search(r"listening on (tcp://\S+)", self.line)
-        if not match:
-            self.stop()
-            raise AssertionError(f"no ready line: {self.line!r}")
-        self.address = parse_address(match[1])
+    def __init__(self, *arguments):
+        super().__init__("cpu:1", "test", *arguments)
+        self.address = parse_address(self.address)
         self.client = DaemonClient(self.address)
 
-    @property
     def workers(self):
-        return {pid for pid in children(self.process.pid) if "rgpu.server.worker" in command_line(pid)}
+        return {pid for pid in super().workers() if "rgpu.server.worker" in command_line(pid)}
 
     def sessions(self):
         return [s for device in self.client.snapshot()["devices"] for s in device["sessions"]]
 
     def stop(self, number=signal.SIGTERM):
         """The exit code."""
-        if hasattr(self, "client"):
-            self.client.close()
-        self.process.send_signal(number)
-        try:
-            return self.process.wait(10)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self.process.stdout.close()
-
-
-@contextlib.contextmanager
-def serving(*arguments, **more):
-    server = Server(*arguments, **more)
-    try:
-        yield server
-    finally:
-        server.stop()
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+            with contextlib.suppress(TimeoutError):
+                self.process.wait(10)
+        super().stop()
+        return self.process.returncode
 
 
 class Talk:

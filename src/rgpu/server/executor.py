@@ -297,6 +297,7 @@ def serve(connection: Any, backend: Backend, report: Callable[[dict], None]) -> 
         try:
             executor.run(frames)
         except Goodbye:
+            connection.mark_done(1)  # the client waits for this before it lets go
             return "bye"
         except ProtocolError as error:
             log.warning("session ended: %s", error)

@@ -231,6 +231,9 @@ class Connection:
         if self.down_since is None:
             with contextlib.suppress(Exception):  # an end is an end, whatever has happened before
                 self.flush(self._clock() + FLUSH)
+                with self._lock:  # the peer may be waiting for an acknowledgement that is not due yet
+                    for message in self.session.outgoing(self._clock() + FLUSH):
+                        self.link.send(message)
         self.fail(SessionLost("the session was closed"))
         self.link.close()
 
