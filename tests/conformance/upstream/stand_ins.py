@@ -1,0 +1,188 @@
+"""Stand-ins for CuPy's internals that its test files name while pytest collects them.
+
+They live in the harness only: CuPy's internals are no part of what rgpu offers. While tests are
+collected, a name nobody has becomes a ``StandIn`` that can be called, subclassed and iterated;
+once tests run, using one is NotImplementedError, so that nothing passes because of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+ROOTS = ("cupy", "cupyx", "cupy_backends")
+collecting = True
+given: set[str] = set()  # every name that had to be stood in for
+
+
+class StandIn:
+    """Something CuPy has inside. Harmless while tests are collected, refuses to work afterwards."""
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["_name"] = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not collecting:
+            raise AttributeError(f"{self._name}.{name} is not there (a stand-in of the test harness)")
+        return StandIn(f"{self._name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not collecting:
+            raise NotImplementedError(f"{self._name} is an internal of CuPy")
+        return StandIn(f"{self._name}()")
+
+    def __mro_entries__(self, bases: tuple) -> tuple:
+        return (object,)
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __bool__(self) -> bool:
+        return False
+
+    def _compared(self, other: Any) -> bool:
+        return False
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compared
+
+
+class StandInModule(types.ModuleType):
+    """A module of CuPy that rgpu does not have. What the harness itself needs is in ``VALUES``."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return missing(self.__name__, name)
+
+
+def missing(module: str, name: str) -> Any:
+    """A name that a module lacks: a value that ``cupy.testing`` needs, or a stand-in."""
+    full = f"{module}.{name}"
+    if full in VALUES:
+        return VALUES[full]
+    if not collecting:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    given.add(full)
+    return StandIn(full)
+
+
+class PerformanceWarning(RuntimeWarning):
+    """Only where rgpu has none of its own."""
+
+
+#: internals with a meaning that cupy.testing or the tests rely on
+VALUES: dict[str, Any] = {
+    "cupy._core.internal.prod": math.prod,
+    "cupy._util.PerformanceWarning": PerformanceWarning,
+    "cupy._util.ENABLE_SLICE_COPY": False,
+    "cupy.cuda.runtime.is_hip": False,
+    "cupy.cuda.runtime.streamLegacy": 1,
+    "cupy.cuda.runtime.streamPerThread": 2,
+    "cupy.cuda.cub.available": False,
+    "cupy.cuda.cutensor.available": False,
+    "cupy.cuda.nccl.available": False,
+}
+
+
+class Finder:
+    """First on ``sys.meta_path``: cupy.testing from the source distribution, everything else from
+    rgpu through its own alias finder, and stand-ins for what is not there."""
+
+    def __init__(self, sdist: Path, alias: Any) -> None:
+        self.sdist, self.alias = sdist, alias
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] not in ROOTS:
+            return None
+        if name == "cupy.testing":
+            return importlib.machinery.PathFinder.find_spec(name, [str(self.sdist / "cupy")])
+        if name.startswith("cupy.testing."):
+            return importlib.machinery.PathFinder.find_spec(name, [str(self.sdist / "cupy" / "testing")])
+        try:
+            spec = self.alias.find_spec(name, path, target)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None:
+            if not collecting:
+                return None
+            given.add(name)
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        spec.loader = _Watching(spec.loader, name)
+        return spec
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return StandInModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__path__ = []
+
+
+class _Watching:
+    """Loads a module of rgpu and makes it answer for names it lacks while tests are collected."""
+
+    def __init__(self, loader: Any, name: str) -> None:
+        self.loader, self.name = loader, name
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        self.loader.exec_module(module)
+        own, alias = module.__dict__.get("__getattr__"), self.name
+
+        def getattr_(name: str) -> Any:
+            if own is not None:
+                try:
+                    return own(name)
+                except AttributeError:
+                    pass
+            if name.startswith("__"):
+                raise AttributeError(f"module {alias!r} has no attribute {name!r}")
+            if name == "testing" and alias == "cupy":
+                return importlib.import_module("cupy.testing")
+            return missing(alias, name)
+
+        module.__getattr__ = getattr_  # type: ignore[method-assign]
+
+
+class PlainAlias:
+    """cupy.X is rgpu.X, cupyx.X is rgpu.cupyx.X, for a tree without ``rgpu.install``."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        real = "rgpu" + name[4:] if name.partition(".")[0] == "cupy" else f"rgpu.{name}"
+        try:
+            found = importlib.util.find_spec(real)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            return None
+        self.real = real
+        spec = importlib.machinery.ModuleSpec(name, _Same(real), origin=found.origin)
+        spec.submodule_search_locations = found.submodule_search_locations
+        return spec
+
+
+class _Same:
+    def __init__(self, real: str) -> None:
+        self.real = real
+
+    def create_module(self, spec: Any) -> Any:
+        return importlib.import_module(self.real)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def install(sdist: Path) -> None:
+    """Bind cupy, cupyx and cupy_backends to rgpu, and cupy.testing to CuPy's own."""
+    try:
+        from rgpu.install import AliasFinder as Alias
+    except ImportError:
+        Alias = PlainAlias  # type: ignore[misc, assignment]
+    alias = Alias()
+    sys.meta_path.insert(0, Finder(sdist, alias))  # type: ignore[arg-type]
