@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-OVERRIDES: dict[str, Callable[..., Any]] = {}
+from rgpu.server import cpu_random
+
+OVERRIDES: dict[str, Callable[..., Any]] = {**cpu_random.OVERRIDES}
 
 
 def override(name: str, wants_backend: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

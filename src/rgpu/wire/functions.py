@@ -64,23 +64,26 @@ _TABLE = {
         event.create event.record event.synchronize event.query event.elapsed memory.free_all memory.set_limit""",
     # Handles of a declared class: the first argument of a method is the handle.
     "object": """
-        random.RandomState random.Generator
-        RandomState.seed RandomState.random_sample RandomState.rand RandomState.randn RandomState.randint
-        RandomState.random_integers RandomState.normal RandomState.standard_normal RandomState.uniform
-        RandomState.choice RandomState.permutation RandomState.shuffle RandomState.tomaxint
-        RandomState.beta RandomState.binomial RandomState.chisquare RandomState.dirichlet RandomState.exponential
-        RandomState.f RandomState.gamma RandomState.geometric RandomState.gumbel RandomState.hypergeometric
-        RandomState.laplace RandomState.logistic RandomState.lognormal RandomState.logseries
-        RandomState.multinomial RandomState.multivariate_normal RandomState.negative_binomial
-        RandomState.noncentral_chisquare RandomState.noncentral_f RandomState.pareto RandomState.poisson
-        RandomState.power RandomState.rayleigh RandomState.standard_cauchy RandomState.standard_exponential
-        RandomState.standard_gamma RandomState.standard_t RandomState.triangular RandomState.vonmises
-        RandomState.wald RandomState.weibull RandomState.zipf
-        Generator.random Generator.integers Generator.normal Generator.standard_normal Generator.uniform
-        Generator.exponential Generator.standard_exponential Generator.poisson Generator.gamma
-        Generator.standard_gamma Generator.beta Generator.binomial Generator.chisquare Generator.dirichlet
-        Generator.f Generator.geometric Generator.hypergeometric Generator.logseries Generator.power
-        Generator.permutation""",
+        random.RandomState random.XORWOW random.MRG32k3a random.Philox4x3210 random.Generator
+        random.RandomState.seed random.RandomState.random_sample random.RandomState.randint random.RandomState.tomaxint
+        random.RandomState.normal random.RandomState.standard_normal random.RandomState.uniform
+        random.RandomState.choice random.RandomState.permutation random.RandomState.shuffle
+        random.RandomState.multivariate_normal random.RandomState.beta random.RandomState.binomial
+        random.RandomState.chisquare random.RandomState.dirichlet random.RandomState.exponential
+        random.RandomState.f random.RandomState.gamma random.RandomState.geometric random.RandomState.gumbel
+        random.RandomState.hypergeometric random.RandomState.laplace random.RandomState.logistic
+        random.RandomState.lognormal random.RandomState.logseries random.RandomState.negative_binomial
+        random.RandomState.noncentral_chisquare random.RandomState.noncentral_f random.RandomState.pareto
+        random.RandomState.poisson random.RandomState.power random.RandomState.rayleigh
+        random.RandomState.standard_cauchy random.RandomState.standard_exponential
+        random.RandomState.standard_gamma random.RandomState.standard_t random.RandomState.triangular
+        random.RandomState.vonmises random.RandomState.wald random.RandomState.weibull random.RandomState.zipf
+        random.BitGenerator.random_raw random.Generator.random random.Generator.integers
+        random.Generator.uniform random.Generator.standard_normal random.Generator.exponential
+        random.Generator.standard_exponential random.Generator.poisson random.Generator.gamma
+        random.Generator.standard_gamma random.Generator.beta random.Generator.binomial random.Generator.chisquare
+        random.Generator.dirichlet random.Generator.f random.Generator.geometric random.Generator.hypergeometric
+        random.Generator.logseries random.Generator.power""",
 }
 
 
