@@ -34,8 +34,7 @@ class EmbeddedDaemon:
             [
                 *(sys.executable, "-P", "-m", "rgpu.server"),
                 *("--bind", "127.0.0.1", "--port", "0", "--name", "local", "--prestart", "1"),
-                *("--devices", str(devices), "--log-level", os.environ.get("RGPU_LOG_LEVEL", "warning")),
-                *("--parent", str(self._owner)),
+                *("--devices", str(devices), "--parent", str(self._owner)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

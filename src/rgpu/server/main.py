@@ -58,9 +58,10 @@ def main(argv: list[str] | None = None) -> int:
             print(config.describe(settings, origins))
             return 0
         _check_bind(settings.bind)
+        quiet = options.parent and origins["log_level"] == "default"  # the output is the program's
         logging.basicConfig(
             format="%(asctime)s %(name)s %(levelname)s %(message)s",
-            level=settings.log_level.upper(),
+            level="WARNING" if quiet else settings.log_level.upper(),
             stream=sys.stderr,
         )
         inventory = Inventory(settings.devices, settings.device_memory, always_cpu=bool(options.parent))

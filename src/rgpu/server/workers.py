@@ -141,6 +141,7 @@ class WorkerPool:
                 [*self._command, "--fd", str(fd), "--backend", kind, "--bind", self._bind],
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
+                stdout=2,  # the daemon's own output ends with its ready line; perhaps nobody reads on
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C in the daemon's terminal is the daemon's business
             )

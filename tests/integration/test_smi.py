@@ -1,0 +1,213 @@
+"""rgpu-smi as a command: output, exit codes, and what it does about servers that are not there."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rgpu.client.embedded import EmbeddedDaemon
+from rgpu.config import parse_devices
+from tests.support.daemons import Daemon, Talk
+from tests.support.waiting import wait_until
+
+COMMAND = [sys.executable, "-m", "rgpu.smi"]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Two servers with two and one devices; a session on device 1 of the pool."""
+    with (
+        Daemon("--devices", "cpu:2", "--name", "one", "--prestart", "0", "--device-memory", "1G") as one,
+        Daemon("--name", "two", "--prestart", "0") as two,
+    ):
+        talk = Talk(one.client.attach(1))
+        yield one, two
+        talk.bye()
+
+
+@pytest.fixture(autouse=True)
+def own_runtime_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "rgpu"
+
+
+def smi(*arguments, servers=""):
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=os.environ | {"RGPU_SERVERS": servers},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+
+def addresses(pool):
+    return ",".join(str(server.address) for server in pool)
+
+
+def test_the_table(pool):
+    shown = smi(servers=addresses(pool))
+    assert shown.returncode == 0
+    assert "Servers: 2/2  Devices: 3" in shown.stdout
+    rows = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert any(row.startswith("| 1 ") and "one:1 | 0MiB / 1024MiB| 0% cpu |" in row for row in rows)
+    assert any(row.startswith("| 2 ") and "two:0" in row for row in rows)
+    assert any(str(os.getpid()) in row for row in rows)
+
+
+def test_lists(pool):
+    listed = smi("-L", servers=addresses(pool))
+    assert [line.split(":")[0] for line in listed.stdout.splitlines()] == ["GPU 0", "GPU 1", "GPU 2"]
+    assert "UUID: CPU-" in listed.stdout
+    servers = smi("--servers", servers=addresses(pool)).stdout.splitlines()
+    assert len(servers) == 2
+    assert ": one, rgpu " in servers[0]
+    assert "2 devices, 1 session, up 0:00:" in servers[0]
+
+
+def test_json(pool):
+    answer = json.loads(smi("--json", servers=addresses(pool)).stdout)
+    one, two = answer["servers"]
+    assert [d["pool_index"] for server in (one, two) for d in server["devices"]] == [0, 1, 2]
+    assert (one["reachable"], one["name"], two["name"]) == (True, "one", "two")
+    (session,) = one["devices"][1]["sessions"]
+    assert session["pid"] == os.getpid()
+    assert session["host"] == socket.gethostname()
+    assert {"user", "memory_used"} <= session.keys()
+
+
+def test_one_device(pool):
+    (server,) = json.loads(smi("--json", "-i", "2", servers=addresses(pool)).stdout)["servers"]
+    assert (server["name"], len(server["devices"])) == ("two", 1)
+    missing = smi("-i", "3", servers=addresses(pool))
+    assert missing.returncode == 6
+    assert "no device 3 was found in the pool; it has 3" in missing.stderr
+
+
+def test_a_server_that_is_not_there_is_a_row(pool):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = f"127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        shown = smi(servers=f"{dead},nosuchhost.invalid,{pool[1].address}")
+        took = time.monotonic() - began
+    assert shown.returncode == 0
+    assert took < 6
+    text = " ".join(shown.stdout.replace("|", " ").split())
+    assert "Servers: 1/3 Devices: 1" in text
+    assert f"{dead}: accepted the connection but did not answer in time" in text
+    assert "nosuchhost.invalid:47800: the name 'nosuchhost.invalid' cannot be resolved" in text
+    assert "two:0" in text
+
+
+def test_no_server_at_all():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    shown = smi(servers=f"127.0.0.1:{port}")
+    assert shown.returncode == 9
+    assert "refused the connection" in shown.stdout
+    answer = json.loads(smi("--json", servers=f"127.0.0.1:{port}").stdout)
+    assert answer["servers"][0]["reachable"] is False
+    assert answer["servers"][0]["devices"] == []
+
+
+def test_something_else_at_that_address():
+    """A web server closes the connection; at no point does that hang."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked = subprocess.Popen(
+            COMMAND,
+            env=os.environ | {"RGPU_SERVERS": f"127.0.0.1:{listener.getsockname()[1]}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        listener.settimeout(0.2)
+        while asked.poll() is None:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
+                try:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+                except OSError:
+                    continue
+        output = asked.communicate(timeout=10)[0]
+    assert asked.returncode == 9
+    assert "not an" in " ".join(output.replace("|", " ").split())
+
+
+def test_without_servers_it_says_what_to_do(own_runtime_directory):
+    own_runtime_directory.mkdir(mode=0o700)
+    (own_runtime_directory / "embedded-1.json").write_text("{}")
+    (own_runtime_directory / "embedded-2.json").write_text(
+        '{"pid": 4194305, "endpoint": "tcp://127.0.0.1:1", "parent": 1}'
+    )
+    shown = smi()
+    assert shown.returncode == 9
+    assert "RGPU_SERVERS is not set" in shown.stderr
+    assert not list(own_runtime_directory.iterdir())
+
+
+def test_a_daemon_that_a_program_started_is_shown(own_runtime_directory):
+    daemon = EmbeddedDaemon(parse_devices("cpu:2"))
+    try:
+        (path,) = own_runtime_directory.iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+        shown = smi()
+        assert shown.returncode == 0
+        assert "Servers: 1/1  Devices: 2" in shown.stdout
+        assert "local:1" in shown.stdout
+    finally:
+        daemon.stop()
+    assert not list(own_runtime_directory.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "servers", "message"),
+    [
+        ((), "a:b:c", "RGPU_SERVERS: 'a:b:c' has no meaning: a server looks like"),
+        (("-l", "0"), "", "a time looks like"),
+        (("-i", "x"), "", "invalid int value"),
+    ],
+)
+def test_bad_arguments(arguments, servers, message):
+    shown = smi(*arguments, servers=servers)
+    assert shown.returncode == 2
+    assert message in shown.stderr
+
+
+def test_the_loop_ends_with_ctrl_c(pool):
+    with subprocess.Popen(
+        [*COMMAND, "-l", "100ms"],
+        env=os.environ | {"RGPU_SERVERS": addresses(pool)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as looping:
+        pictures = 0
+        while pictures < 3:
+            pictures += "RGPU-SMI" in looping.stdout.readline()
+        looping.send_signal(signal.SIGINT)
+        _, errors = looping.communicate(timeout=10)
+    assert looping.returncode == 0
+    assert not errors
+
+
+def test_it_starts_without_numpy():
+    program = (
+        "import sys, rgpu.smi.main; print(sorted({'numpy', 'rgpu.face', 'rgpu.client'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=20).strip() == "[]"
+
+
+def test_a_session_that_ends_leaves_the_table(pool):
+    talk = Talk(pool[1].client.attach(0))
+    talk.sync()
+    assert len(pool[1].sessions()) == 1
+    talk.bye()
+    wait_until(lambda: not pool[1].sessions())
