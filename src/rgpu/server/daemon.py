@@ -151,6 +151,11 @@ class Daemon:
             self._refuse(asker, "no-device", str(error))
         except ServerBusy as error:
             self._refuse(asker, "full", str(error))
+        except Exception as error:  # one client's request must not end everybody's sessions
+            log.exception("a request failed")
+            self._refuse(
+                asker, "failed", f"rgpu server {self.name} failed: {type(error).__name__}; see its log"
+            )
         else:
             if answer is not None:
                 self._server.answer(asker, pack(answer))
@@ -193,9 +198,14 @@ class Daemon:
         worker = self._pool.take(device.kind)
         if worker:
             return self._grant(worker, device, client)
+        kind = device.kind
+        coming = self._pool.starting(kind) - sum(w.device.kind == kind for w in self._waiting)
+        if coming <= 0 and not self._pool.spawn(kind):
+            return control.Refused.encode(
+                reason="failed",
+                message=f"rgpu server {self.name} has no room for another process; see its log",
+            )
         self._waiting.append(_Waiting(asker, device, client, time.monotonic() + START_SECONDS))
-        if self._pool.starting(device.kind) < len(self._waiting):
-            self._pool.spawn(device.kind)
         return None
 
     def _grant(self, worker: Worker, device: Device, client: Client) -> tuple:

@@ -21,6 +21,7 @@ import time
 from typing import Any
 
 from rgpu._core import die_with_parent, tune_malloc
+from rgpu.config import Address
 from rgpu.errors import SessionExpired, SessionLost
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
@@ -64,7 +65,7 @@ def run(channel: socket.socket, kind: str, bind: str) -> int:
     from rgpu.session.session import Session
 
     importlib.import_module(BACKENDS[kind])
-    listener = listen(f"tcp://{bind}:0")
+    listener = listen(Address(bind, 0).uri)
     tell(channel, Ready.encode(endpoint=listener.uri))
     data = channel.recv(MESSAGE_BYTES)
     grant = Control.decode(unpack(data)) if data else None
@@ -108,12 +109,16 @@ class Guard(threading.Thread):
         self._over.set()
 
     def run(self) -> None:
-        ending = None
-        while ending is None:
-            # A busy session does not look at its link: moving it on from here keeps the peer
-            # informed, and tells whether there still is one.
-            self._connection.pump()
-            ending = self._heard() or self._silent()
+        ending: Exception | None = None
+        try:
+            while ending is None:
+                # A busy session does not look at its link: moving it on from here keeps the peer
+                # informed, and tells whether there still is one.
+                self._connection.pump()
+                ending = self._heard() or self._silent()
+        except Exception as error:  # a session without a guard would outlive its client
+            log.exception("the guard failed")
+            ending = error
         self._connection.fail(ending)
         # A session inside a long kernel does not look at its connection; its memory is wanted back.
         if not self._over.wait(END_SECONDS):

@@ -7,6 +7,7 @@ Runs in the daemon's one thread and must never block it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -132,10 +133,20 @@ class WorkerPool:
     def by_session(self, session: bytes) -> Worker | None:
         return next((w for w in self._workers if w.session == session), None)
 
-    def spawn(self, kind: str) -> Worker:
-        """Start a worker; ``worker_ready`` follows."""
+    def spawn(self, kind: str) -> bool:
+        """Start a worker; ``worker_ready`` follows. False: this host has no room for a process now."""
+        try:
+            self._spawn(kind)
+        except OSError as error:
+            log.error("a worker (%s) cannot be started: %s", kind, error)
+            self._start_failed(kind)
+            return False
+        return True
+
+    def _spawn(self, kind: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with contextlib.ExitStack() as undo, theirs:
+            undo.callback(ours.close)
             fd = theirs.fileno()
             process = subprocess.Popen(
                 [*self._command, "--fd", str(fd), "--backend", kind, "--bind", self._bind],
@@ -145,11 +156,11 @@ class WorkerPool:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C in the daemon's terminal is the daemon's business
             )
+            undo.pop_all()
         worker = Worker(kind, process, ours)
         self._workers.append(worker)
         self._watcher.watch(ours.fileno(), lambda: self._readable(worker))
         log.debug("started %r", worker)
-        return worker
 
     def tick(self) -> float:
         """Do what is due; the seconds until there may be more to do."""
@@ -230,10 +241,13 @@ class WorkerPool:
             return
         self._leaving.remove(worker)
         if not worker.endpoint:
-            self._failures[worker.kind] += 1
-            pause = BACKOFF_SECONDS[min(self._failures[worker.kind], len(BACKOFF_SECONDS)) - 1]
-            self._start_at[worker.kind] = now + pause
+            self._start_failed(worker.kind)
         self._events.worker_gone(worker)
+
+    def _start_failed(self, kind: str) -> None:
+        self._failures[kind] += 1
+        pause = BACKOFF_SECONDS[min(self._failures[kind], len(BACKOFF_SECONDS)) - 1]
+        self._start_at[kind] = self._clock() + pause
 
 
 def _worker_environment(threads: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import rgpu.config as config
 from rgpu._version import __version__
-from rgpu.config import LOCAL, Address
+from rgpu.config import Address
 from rgpu.errors import ConfigError
 from rgpu.smi import render, snapshot
 
@@ -87,7 +87,7 @@ def _addresses() -> list[Address]:
         return local
     addresses: list[Address] = []
     for server in servers:
-        addresses += snapshot.embedded_addresses() if server == LOCAL else [server]
+        addresses += [server] if isinstance(server, Address) else snapshot.embedded_addresses()
     return addresses
 
 
