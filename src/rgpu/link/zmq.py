@@ -304,6 +304,7 @@ class DealerLink(ZmqLink):
 
     def __init__(self, uri: str, identity: bytes) -> None:
         new = _new_socket(zmq.DEALER, OPTIONS)
+        new.setsockopt(zmq.IPV6, "[" in uri)
         new.setsockopt(zmq.ROUTING_ID, _routing_id(identity))
         super().__init__(uri, new)
         try:
@@ -388,6 +389,7 @@ class ZmqListener(Listener):
 
     def __init__(self, uri: str) -> None:
         new = _new_socket(zmq.ROUTER, OPTIONS | ROUTER_OPTIONS)
+        new.setsockopt(zmq.IPV6, "[" in uri)
         try:
             new.bind(uri)
         except zmq.ZMQError as error:
