@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Any
 
+import rgpu.link.zmq  # noqa: F401 - its exit handler drops the links: it must be registered before ours
 from rgpu import config, link
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
