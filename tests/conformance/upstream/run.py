@@ -83,7 +83,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sdist", help=f"CuPy {VERSION}'s source distribution, packed or not (default: download)")
     parser.add_argument("--json", default="conformance.json", help="where the failing tests are listed")
-    parser.add_argument("--failures", type=int, default=30, help="how many failures to show")
+    parser.add_argument("--failures", type=int, default=30, help="how many kinds of failure to show")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for the whole run")
     parser.add_argument("--test-timeout", type=float, default=60, help="seconds for one test")
     parser.add_argument("--blocking", action="store_true", help="RGPU_LAUNCH_BLOCKING=1")
@@ -189,10 +189,19 @@ def report(lines: Path, output: Path, show: int) -> int:
     failing = [line for line in results.values() if line["outcome"] in ("failed", "error")]
     output.write_text(json.dumps({"totals": {k: dict(v) for k, v in table.items()}, "stats": stats,
                                   "failing": failing, "stood_in": stood_in}, indent=1))  # fmt: skip
-    for line in failing[:show]:
-        print(f"{line['outcome'].upper()} {line['node'].split('cupy_tests/')[-1]}\n    {line['message'][:300]}")
+    groups = collections.defaultdict(list)
+    for line in failing:
+        groups[essence(line["message"])].append(line["node"].split("cupy_tests/")[-1])
+    for message, nodes in sorted(groups.items(), key=lambda item: -len(item[1]))[:show]:
+        print(f"{len(nodes):5d} x {message}\n        {nodes[0]}" + (f"\n        {nodes[-1]}" if len(nodes) > 1 else ""))
     print(f"the client sent {stats.get('commands', 0)} commands; failing tests are in {output}")
     return 1 if failing or not results else 0
+
+
+def essence(message: str) -> str:
+    """The line that names the error, with numbers taken out so that equal causes fall together."""
+    lines = [line.strip() for line in message.splitlines() if re.match(r"\s*(E +)?[\w.]*(Error|Warning|Exception)\b", line)]
+    return re.sub(r"0x[0-9a-f]+|\b\d+\b", "#", (lines or message.strip().splitlines()[-1:] or [""])[-1])[:220]
 
 
 def directory_of(node: str) -> str:
