@@ -80,8 +80,12 @@ def pytest_runtest_logreport(report: Any) -> None:
         outcome = "skipped" if report.outcome == "skipped" else outcome
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash is not None else str(report.longrepr or "")
-    _write(node=report.nodeid, outcome=outcome, seconds=round(report.duration, 3),
-           message=message[-700:] if outcome in ("failed", "error") else "")  # fmt: skip
+    _write(
+        node=report.nodeid,
+        outcome=outcome,
+        seconds=round(report.duration, 3),
+        message=message[-700:] if outcome in ("failed", "error") else "",
+    )
 
 
 def pytest_collectreport(report: Any) -> None:
