@@ -29,6 +29,7 @@ def pytest_collection_finish(session: Any) -> None:
 
 def pytest_sessionstart(session: Any) -> None:
     import cupy
+    import cupyx.scipy.sparse  # noqa: F401 - a stand-in unless rgpu has it, before tests run
     import numpy
 
     if cupy.ndarray is numpy.ndarray or not cupy.ndarray.__module__.startswith("cupy"):
@@ -79,8 +80,12 @@ def pytest_runtest_logreport(report: Any) -> None:
         outcome = "skipped" if report.outcome == "skipped" else outcome
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash is not None else str(report.longrepr or "")
-    _write(node=report.nodeid, outcome=outcome, seconds=round(report.duration, 3),
-           message=message[:600] if outcome in ("failed", "error") else "")  # fmt: skip
+    _write(
+        node=report.nodeid,
+        outcome=outcome,
+        seconds=round(report.duration, 3),
+        message=message[-700:] if outcome in ("failed", "error") else "",
+    )
 
 
 def pytest_collectreport(report: Any) -> None:

@@ -50,9 +50,23 @@ def main() -> int:
                 "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
             }
             # Deprecations that CuPy turns into errors may be our environment's own.
-            command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "cupy_on_rgpu", "-p",
-                       "no:cacheprovider", "-q", "--tb=short" if options.verbose else "--tb=line", "--no-header",
-                       f"--timeout={options.test_timeout}", *options.pytest, *map(str, targets)]  # fmt: skip
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-c",
+                "pyproject.toml",
+                "-p",
+                "cupy_on_rgpu",
+                "-p",
+                "no:cacheprovider",
+                "-q",
+                "--tb=short" if options.verbose else "--tb=line",
+                "--no-header",
+                f"--timeout={options.test_timeout}",
+                *options.pytest,
+                *map(str, targets),
+            ]
             if options.k:
                 command += ["-k", options.k]
             if options.jobs > 1:
@@ -61,8 +75,14 @@ def main() -> int:
                 command.append("--show-capture=no")
             log = None if options.verbose else (work / "pytest.log").open("w")
             try:
-                subprocess.run(command, cwd=work / "run", env=environment, stdout=log,
-                               stderr=subprocess.STDOUT if log else None, timeout=options.timeout)  # fmt: skip
+                subprocess.run(
+                    command,
+                    cwd=work / "run",
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT if log else None,
+                    timeout=options.timeout,
+                )
             except subprocess.TimeoutExpired:
                 print(f"stopped after {options.timeout} s", file=sys.stderr)
             if log and not (work / "report.jsonl").exists():
@@ -76,14 +96,22 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/conformance", description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", dest="dirs", action="append", default=[], metavar="DIR",
-                        help="math, core/test_ndarray.py, core/test_ndarray*.py, cupyx/scipy/special, ...")  # fmt: skip
+    parser.add_argument(
+        "--dir",
+        dest="dirs",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="math, core/test_ndarray.py, core/test_ndarray*.py, cupyx/scipy/special, ...",
+    )
     parser.add_argument("--tier", action="append", default=[], choices=sorted(TIERS))
     parser.add_argument("-k", help="pytest's expression")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--sdist", help=f"CuPy {VERSION}'s source distribution, packed or not (default: download)")
+    parser.add_argument(
+        "--sdist", help=f"CuPy {VERSION}'s source distribution, packed or not (default: download)"
+    )
     parser.add_argument("--json", default="conformance.json", help="where the failing tests are listed")
-    parser.add_argument("--failures", type=int, default=30, help="how many failures to show")
+    parser.add_argument("--failures", type=int, default=30, help="how many kinds of failure to show")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for the whole run")
     parser.add_argument("--test-timeout", type=float, default=60, help="seconds for one test")
     parser.add_argument("--blocking", action="store_true", help="RGPU_LAUNCH_BLOCKING=1")
@@ -106,9 +134,23 @@ def find_sdist(given: str | None, work: Path) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rgpu" / "cupy-sdist"
     if given is None and not (cache / f"cupy-{VERSION}").is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-binary", "cupy", "--no-deps",
-                        f"cupy=={VERSION}", "-d", str(work)], check=True,
-                       env={**os.environ, "CUPY_INSTALL_USE_STUB": "1"})  # fmt: skip
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-binary",
+                "cupy",
+                "--no-deps",
+                f"cupy=={VERSION}",
+                "-d",
+                str(work),
+            ],
+            check=True,
+            env={**os.environ, "CUPY_INSTALL_USE_STUB": "1"},
+        )
         given = str(work / f"cupy-{VERSION}.tar.gz")
         into = cache
     else:
@@ -142,8 +184,21 @@ class Server:
         self.log = work / f"server{number}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rgpu.server", "--devices", "cpu:2", "--port", "0", "--name", f"host{number}"],
-                stdout=log, stderr=subprocess.STDOUT, cwd=work)  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "rgpu.server",
+                    "--devices",
+                    "cpu:2",
+                    "--port",
+                    "0",
+                    "--name",
+                    f"host{number}",
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=work,
+            )
 
     def address(self) -> str:
         """host:port, when it listens. Polls the log: the server says its port nowhere else."""
@@ -187,12 +242,37 @@ def report(lines: Path, output: Path, show: int) -> int:
         total.update(table[name])
     print(row("total", total))
     failing = [line for line in results.values() if line["outcome"] in ("failed", "error")]
-    output.write_text(json.dumps({"totals": {k: dict(v) for k, v in table.items()}, "stats": stats,
-                                  "failing": failing, "stood_in": stood_in}, indent=1))  # fmt: skip
-    for line in failing[:show]:
-        print(f"{line['outcome'].upper()} {line['node'].split('cupy_tests/')[-1]}\n    {line['message'][:300]}")
+    output.write_text(
+        json.dumps(
+            {
+                "totals": {k: dict(v) for k, v in table.items()},
+                "stats": stats,
+                "failing": failing,
+                "stood_in": stood_in,
+            },
+            indent=1,
+        )
+    )
+    groups = collections.defaultdict(list)
+    for line in failing:
+        groups[essence(line["message"])].append(line["node"].split("cupy_tests/")[-1])
+    for message, nodes in sorted(groups.items(), key=lambda item: -len(item[1]))[:show]:
+        print(
+            f"{len(nodes):5d} x {message}\n        {nodes[0]}"
+            + (f"\n        {nodes[-1]}" if len(nodes) > 1 else "")
+        )
     print(f"the client sent {stats.get('commands', 0)} commands; failing tests are in {output}")
     return 1 if failing or not results else 0
+
+
+def essence(message: str) -> str:
+    """The line that names the error, with numbers taken out so that equal causes fall together."""
+    lines = [
+        line.strip()
+        for line in message.splitlines()
+        if re.match(r"\s*(E +)?[\w.]*(Error|Warning|Exception)\b", line)
+    ]
+    return re.sub(r"0x[0-9a-f]+|\b\d+\b", "#", (lines or message.strip().splitlines()[-1:] or [""])[-1])[:220]
 
 
 def directory_of(node: str) -> str:

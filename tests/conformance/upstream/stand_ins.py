@@ -15,8 +15,10 @@ import types
 from pathlib import Path
 from typing import Any
 
-ROOTS = ("cupy", "cupyx", "cupy_backends")
+from rgpu.alias import ROOTS, AliasFinder
+
 collecting = True
+_importing: set[str] = set()
 given: set[str] = set()  # every name that had to be stood in for
 
 
@@ -65,6 +67,12 @@ def missing(module: str, name: str) -> Any:
     full = f"{module}.{name}"
     if full in VALUES:
         return VALUES[full]
+    if full not in _importing and any(key.startswith(f"{full}.") for key in VALUES):
+        _importing.add(full)  # the alias finder asks the parent for the name again
+        try:
+            return importlib.import_module(full)
+        finally:
+            _importing.discard(full)
     if not collecting:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     given.add(full)
@@ -80,6 +88,10 @@ VALUES: dict[str, Any] = {
     "cupy._core.internal.prod": math.prod,
     "cupy._util.PerformanceWarning": PerformanceWarning,
     "cupy._util.ENABLE_SLICE_COPY": False,
+    "cupyx.scipy.sparse.issparse": lambda x: False,
+    "cupy.random._generator._random_states": {},
+    "cupy.random.reset_states": lambda: None,
+    "cupy.random.seed": lambda seed=None: None,
     "cupy.cuda.runtime.is_hip": False,
     "cupy.cuda.runtime.streamLegacy": 1,
     "cupy.cuda.runtime.streamPerThread": 2,
@@ -104,13 +116,15 @@ class Finder:
         if name.startswith("cupy.testing."):
             return importlib.machinery.PathFinder.find_spec(name, [str(self.sdist / "cupy" / "testing")])
         try:
-            spec = self.alias.find_spec(name, path, target)
+            private = "._" in name  # rgpu's own private modules are not CuPy's
+            spec = None if private else self.alias.find_spec(name, path, target)
         except ModuleNotFoundError:
             spec = None
         if spec is None:
-            if not collecting:
+            if collecting:
+                given.add(name)
+            elif not any(key.startswith(f"{name}.") for key in VALUES):
                 return None
-            given.add(name)
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         spec.loader = _Watching(spec.loader, name)
         return spec
@@ -150,39 +164,10 @@ class _Watching:
         module.__getattr__ = getattr_  # type: ignore[method-assign]
 
 
-class PlainAlias:
-    """cupy.X is rgpu.X, cupyx.X is rgpu.cupyx.X, for a tree without ``rgpu.install``."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        real = "rgpu" + name[4:] if name.partition(".")[0] == "cupy" else f"rgpu.{name}"
-        try:
-            found = importlib.util.find_spec(real)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            return None
-        self.real = real
-        spec = importlib.machinery.ModuleSpec(name, _Same(real), origin=found.origin)
-        spec.submodule_search_locations = found.submodule_search_locations
-        return spec
-
-
-class _Same:
-    def __init__(self, real: str) -> None:
-        self.real = real
-
-    def create_module(self, spec: Any) -> Any:
-        return importlib.import_module(self.real)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
 def install(sdist: Path) -> None:
     """Bind cupy, cupyx and cupy_backends to rgpu, and cupy.testing to CuPy's own."""
-    try:
-        from rgpu.install import AliasFinder as Alias
-    except ImportError:
-        Alias = PlainAlias  # type: ignore[misc, assignment]
-    alias = Alias()
-    sys.meta_path.insert(0, Finder(sdist, alias))  # type: ignore[arg-type]
+    importlib.import_module("rgpu.client.pool")  # before the attribute rgpu._core becomes CuPy's
+    sys.meta_path.insert(0, Finder(sdist, AliasFinder()))  # type: ignore[arg-type]
+    sys.modules.pop("cupy._core", None)
+    cupy = importlib.import_module("cupy")
+    cupy._core = importlib.import_module("cupy._core")
