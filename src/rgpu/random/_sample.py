@@ -50,7 +50,7 @@ def multinomial(n: int, pvals: Any, size: Any = None) -> Any:
     trials, outcomes = math.prod(size), len(pvals)
     counts = creation.zeros((trials * outcomes,), "l")
     if counts.size and n:
-        drawn = choice(outcomes, p=pvals, size=n * trials).reshape(trials, n)
-        drawn += creation.arange(trials).reshape(trials, 1) * outcomes
-        dispatch.run_internal("ufunc.at", counts, "add", drawn.ravel(), np.int64(1))
+        drawn = choice(outcomes, p=pvals, size=n * trials)
+        drawn += creation.arange(n * trials) // n * outcomes
+        dispatch.run_internal("ufunc.at", counts, "add", drawn, np.int64(1))
     return counts.reshape((*size, outcomes))
