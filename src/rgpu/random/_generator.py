@@ -137,13 +137,15 @@ class RandomState(RemoteObject):
                 )
             else:
                 shape = _arguments.drawn_shape(size, parameters, strict=name not in ("uniform", "triangular"))
-            return self._call(
-                f"random.RandomState.{name}", fresh(shape, dtype), *parameters, size=size, dtype=dtype
-            )
+            layout = fresh(shape, dtype)
+            drawn = self._call(f"random.RandomState.{name}", layout, *parameters, size=size, dtype=dtype)
+        if name in _REFUSED and any(isinstance(x, Remote) for x in values.values()):
+            self._stream.sync()  # CuPy looks at the parameters here, too, and raises at once
+        return drawn
 
     def rand(self, *size: int, **kwargs: Any) -> Any:
         """Uniform samples over [0, 1), of the shape given as arguments."""
-        return self.random_sample(size, _only_dtype("rand", kwargs))  # type: ignore[attr-defined]
+        return self.random_sample(size=size, dtype=_only_dtype("rand", kwargs))  # type: ignore[attr-defined]
 
     def randn(self, *size: int, **kwargs: Any) -> Any:
         """Standard normal samples, of the shape given as arguments."""

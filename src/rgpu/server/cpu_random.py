@@ -54,6 +54,8 @@ def _standard_t(g: Any, shape: tuple, dtype: np.dtype, df: Any) -> Any:
 
 
 def _power(g: Any, shape: tuple, dtype: np.dtype, a: Any) -> Any:
+    if np.any(np.asarray(a) < 0):
+        raise ValueError("a < 0")
     return (1 - np.exp(-g.standard_exponential(shape))) ** (1.0 / np.asarray(a))
 
 
