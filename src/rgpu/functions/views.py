@@ -21,7 +21,7 @@ from rgpu.wire import ops
 
 def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     """The view of ``array``'s memory with this layout, ``offset`` bytes from the array's first element."""
-    root = array._root or array
+    root = array if array._root is None else array._root
     stream, handle = array._stream, next_handle()
     offset = array._offset + offset if meta.size else 0
     stream.submit_predicted(

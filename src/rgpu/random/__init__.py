@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as _numpy
 
+import rgpu.ndarray  # noqa: F401 - the class of what is drawn
 from rgpu.random import _bit_generator, _distributions, _generator, _generator_api, _permutations, _sample
 from rgpu.random._bit_generator import XORWOW, BitGenerator, MRG32k3a, Philox4x3210
 from rgpu.random._generator import RandomState, get_random_state, reset_states, seed, set_random_state
@@ -34,7 +35,9 @@ def default_rng(seed: Any = None) -> Any:
 
 
 __all__ = [
-    "XORWOW", "BitGenerator", "Generator", "MRG32k3a", "Philox4x3210", "RandomState", "bytes", "choice", "default_rng",
-    "get_random_state", "multinomial", "permutation", "rand", "randint", "randn", "random", "random_integers",
-    "random_sample", "ranf", "reset_states", "sample", "seed", "set_random_state", "shuffle", *_distributions.NAMES,
+    "XORWOW", "BitGenerator", "Generator", "MRG32k3a", "Philox4x3210", "RandomState", "bytes", "choice",
+    "default_rng", "get_random_state", "multinomial", "permutation", "rand", "randint", "randn", "random",
+    "random_integers", "random_sample", "ranf", "reset_states", "sample", "seed", "set_random_state",
+    "shuffle",
+    *_distributions.NAMES,
 ]  # fmt: skip

@@ -31,7 +31,9 @@ def signed(name: str, text: str, body: Callable[..., Any], method: bool = True) 
 
     def bind(args: tuple, kwargs: dict) -> dict:
         if len(args) > len(defaults):
-            raise TypeError(f"{name}() takes at most {len(defaults)} positional arguments but {len(args)} were given")
+            raise TypeError(
+                f"{name}() takes at most {len(defaults)} positional arguments but {len(args)} were given"
+            )
         values = dict(defaults)
         values.update(zip(defaults, args))
         for key, value in kwargs.items():
@@ -73,8 +75,12 @@ def check(conditions: str, values: dict) -> None:
     for condition in filter(None, conditions.split("; ")):
         left, compare, right = condition.split()
         sides = [values[side] if side in values else float(side) for side in (left, right)]
-        if not any(isinstance(side, Remote) for side in sides) and np.any(_COMPARE[compare](*map(np.asarray, sides))):
-            raise ValueError(condition if left != "a" or right != "1.0" else "'a' must be a valid float > 1.0")
+        if not any(isinstance(side, Remote) for side in sides) and np.any(
+            _COMPARE[compare](*map(np.asarray, sides))
+        ):
+            raise ValueError(
+                condition if left != "a" or right != "1.0" else "'a' must be a valid float > 1.0"
+            )
 
 
 def shape_of(x: Any) -> tuple:

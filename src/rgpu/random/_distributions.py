@@ -9,7 +9,7 @@ from rgpu.random import _arguments, _generator
 
 def _function(name: str, text: str) -> Any:
     def body(values: dict) -> Any:
-        return _generator.get_random_state()._distribution(name, values)
+        return getattr(_generator.get_random_state(), name)(**values)
 
     function = _arguments.signed(name, text, body, method=False)
     function.__module__ = "cupy.random._distributions"

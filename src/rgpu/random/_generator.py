@@ -77,8 +77,10 @@ _REFUSED = {
 }
 
 #: drawn by cuRAND itself, which knows two dtypes
-_FLOATS_ONLY = set("""exponential gumbel laplace lognormal normal pareto power random_sample rayleigh standard_cauchy
-standard_exponential standard_normal triangular uniform wald weibull""".split())
+_FLOATS_ONLY = set(
+    """exponential gumbel laplace lognormal normal pareto power random_sample rayleigh standard_cauchy
+standard_exponential standard_normal triangular uniform wald weibull""".split()
+)
 
 
 def _check_and_get_dtype(dtype: Any) -> np.dtype:
@@ -118,21 +120,32 @@ class RandomState(RemoteObject):
 
     def _distribution(self, name: str, values: dict) -> Any:
         """One draw of a distribution of the table."""
-        dtype = _check_and_get_dtype(values["dtype"]) if name in _FLOATS_ONLY else creation.checked_dtype(values["dtype"])
+        dtype = (
+            _check_and_get_dtype(values["dtype"])
+            if name in _FLOATS_ONLY
+            else creation.checked_dtype(values["dtype"])
+        )
         _arguments.check(_REFUSED.get(name, ""), values)
-        size = values["size"]
+        size = None if values["size"] is None else creation.checked_shape(values["size"])
         with self._stream.device:
-            parameters = [_arguments.on_device(x) for key, x in values.items() if key not in ("size", "dtype")]
+            parameters = [
+                _arguments.on_device(x) for key, x in values.items() if key not in ("size", "dtype")
+            ]
             if name == "dirichlet":
-                shape = (() if size is None else creation.checked_shape(size)) + _arguments.shape_of(parameters[0])
+                shape = (() if size is None else creation.checked_shape(size)) + _arguments.shape_of(
+                    parameters[0]
+                )
             else:
                 shape = _arguments.drawn_shape(size, parameters, strict=name not in ("uniform", "triangular"))
-                size = None if size is None else creation.checked_shape(size)
-            return self._call(f"random.RandomState.{name}", fresh(shape, dtype), *parameters, size=size, dtype=dtype)
+            layout = fresh(shape, dtype)
+            drawn = self._call(f"random.RandomState.{name}", layout, *parameters, size=size, dtype=dtype)
+        if name in _REFUSED and any(isinstance(x, Remote) for x in values.values()):
+            self._stream.sync()  # CuPy looks at the parameters here, too, and raises at once
+        return drawn
 
     def rand(self, *size: int, **kwargs: Any) -> Any:
         """Uniform samples over [0, 1), of the shape given as arguments."""
-        return self.random_sample(size, _only_dtype("rand", kwargs))  # type: ignore[attr-defined]
+        return self.random_sample(size=size, dtype=_only_dtype("rand", kwargs))  # type: ignore[attr-defined]
 
     def randn(self, *size: int, **kwargs: Any) -> Any:
         """Standard normal samples, of the shape given as arguments."""
@@ -150,12 +163,16 @@ class RandomState(RemoteObject):
             low, high = (0, int(low)) if high is None else (int(low), int(high))  # type: ignore[call-overload]
             _check_bounds(low, high - 1, dtype)
             shape = () if size is None else creation.checked_shape(size)
-            return self._call("random.RandomState.randint", fresh(shape, dtype), low, high, size=shape, dtype=dtype)
+            return self._call(
+                "random.RandomState.randint", fresh(shape, dtype), low, high, size=shape, dtype=dtype
+            )
         with self._stream.device:
             bounds = [_arguments.on_device(x) for x in (low, high) if x is not None]
             shape = _arguments.drawn_shape(size, bounds)
             high = bounds[1] if len(bounds) > 1 else None
-            return self._call("random.RandomState.randint", fresh(shape, dtype), bounds[0], high, size=shape, dtype=dtype)
+            return self._call(
+                "random.RandomState.randint", fresh(shape, dtype), bounds[0], high, size=shape, dtype=dtype
+            )
 
     def _interval(self, mx: int, size: Any) -> Any:
         """Unsigned integers over [0, mx]."""
@@ -222,7 +239,15 @@ class RandomState(RemoteObject):
             size = () if size is None else creation.checked_shape(size)
             layout = fresh((*size, mean.shape[0]), dtype)
             return self._call(
-                "random.RandomState.multivariate_normal", layout, mean, cov, list(size), check_valid, tol, method, dtype
+                "random.RandomState.multivariate_normal",
+                layout,
+                mean,
+                cov,
+                list(size),
+                check_valid,
+                tol,
+                method,
+                dtype,
             )
 
 

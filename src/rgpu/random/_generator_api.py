@@ -79,12 +79,14 @@ class Generator:
             size = out._meta.shape
         if name == "hypergeometric":
             _arguments.check("ngood < 0; nbad < 0; nsample < 0", values)
+        size = None if size is None else creation.checked_shape(size)
         parameters = [_parameter(name, key, x) for key, x in values.items()]
         if name == "dirichlet":
-            shape = (() if size is None else creation.checked_shape(size)) + _arguments.shape_of(parameters[0])
+            shape = (() if size is None else creation.checked_shape(size)) + _arguments.shape_of(
+                parameters[0]
+            )
         else:
             shape = _arguments.drawn_shape(size, parameters, strict=name not in _ANY_PARAMETER)
-            size = None if size is None else creation.checked_shape(size)
         options = {"size": size} if result is not None else {"size": size, "dtype": dtype}
         if out is not None:
             self._drawer._call(f"random.Generator.{name}", None, *parameters, **options, out=out)
@@ -104,7 +106,13 @@ class Generator:
             raise ValueError(f"high - low must be within uint64 range (actual: {last - first})")
         shape = () if size is None else creation.checked_shape(size)
         return self._drawer._call(
-            "random.Generator.integers", fresh(shape, dtype), first, last, size=shape, dtype=dtype, endpoint=True
+            "random.Generator.integers",
+            fresh(shape, dtype),
+            first,
+            last,
+            size=shape,
+            dtype=dtype,
+            endpoint=True,
         )
 
 
@@ -124,7 +132,9 @@ def _parameter(name: str, key: str, x: Any) -> Any:
 def _check_out(dtype: np.dtype, size: Any, out: Any, c_only: bool) -> None:
     meta = out._meta
     if meta.dtype.char != dtype.char:
-        raise TypeError(f"Supplied output array has the wrong type. Expected {dtype.name}, got {meta.dtype.name}")
+        raise TypeError(
+            f"Supplied output array has the wrong type. Expected {dtype.name}, got {meta.dtype.name}"
+        )
     if not (meta.c or (meta.f and not c_only)):
         raise ValueError("Supplied output array is not contiguous, writable or aligned.")
     if size is not None and (tuple(size) if isinstance(size, tuple | list) else (size,)) != meta.shape:

@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 
 from rgpu.functions import creation, dispatch
-from rgpu.random import _generator
+from rgpu.random import _distributions, _generator
 
 
 def rand(*size: int, **kwargs: Any) -> Any:
     """Uniform samples over [0, 1), of the shape given as arguments."""
-    return random_sample(size, _generator._only_dtype("rand", kwargs))
+    return random_sample(size=size, dtype=_generator._only_dtype("rand", kwargs))
 
 
 def randn(*size: int, **kwargs: Any) -> Any:
     """Standard normal samples, of the shape given as arguments."""
-    dtype = _generator._only_dtype("randn", kwargs)
-    return _generator.get_random_state().normal(size=size, dtype=dtype)  # type: ignore[attr-defined]
+    return _distributions.normal(size=size, dtype=_generator._only_dtype("randn", kwargs))  # type: ignore[attr-defined]
 
 
 def randint(low: Any, high: Any = None, size: Any = None, dtype: Any = "l") -> Any:
@@ -50,7 +49,7 @@ def multinomial(n: int, pvals: Any, size: Any = None) -> Any:
     trials, outcomes = math.prod(size), len(pvals)
     counts = creation.zeros((trials * outcomes,), "l")
     if counts.size and n:
-        drawn = choice(outcomes, p=pvals, size=n * trials).reshape(trials, n)
-        drawn += creation.arange(trials).reshape(trials, 1) * outcomes
-        dispatch.run_internal("ufunc.at", counts, "add", drawn.ravel(), np.int64(1))
+        drawn = choice(outcomes, p=pvals, size=n * trials)
+        drawn += creation.arange(n * trials) // n * outcomes
+        dispatch.run_internal("ufunc.at", counts, "add", drawn, np.int64(1))
     return counts.reshape((*size, outcomes))

@@ -54,19 +54,22 @@ def _standard_t(g: Any, shape: tuple, dtype: np.dtype, df: Any) -> Any:
 
 
 def _power(g: Any, shape: tuple, dtype: np.dtype, a: Any) -> Any:
+    if np.any(np.asarray(a) < 0):
+        raise ValueError("a < 0")
     return (1 - np.exp(-g.standard_exponential(shape))) ** (1.0 / np.asarray(a))
 
 
 _DRAWS: dict[str, Callable[..., Any]] = {
-    "random": _uniform, "random_sample": _uniform, "uniform": _uniform, "normal": _normal, "standard_normal": _normal,
-    "dirichlet": _dirichlet, "hypergeometric": _hypergeometric, "binomial": _binomial, "exponential": _exponential,
-    "standard_exponential": _exponential, "standard_t": _standard_t, "power": _power,
+    "random": _uniform, "random_sample": _uniform, "uniform": _uniform, "normal": _normal,
+    "standard_normal": _normal, "dirichlet": _dirichlet, "hypergeometric": _hypergeometric,
+    "binomial": _binomial, "exponential": _exponential, "standard_exponential": _exponential,
+    "standard_t": _standard_t, "power": _power,
 }  # fmt: skip
 
 #: NumPy's own method of the same name serves
 _PLAIN = """beta chisquare f gamma geometric gumbel laplace logistic lognormal logseries negative_binomial
-noncentral_chisquare noncentral_f pareto poisson rayleigh standard_cauchy standard_gamma triangular vonmises wald
-weibull zipf""".split()
+noncentral_chisquare noncentral_f pareto poisson rayleigh standard_cauchy standard_gamma triangular vonmises
+wald weibull zipf""".split()
 
 
 def _plain(name: str) -> Callable[..., Any]:
@@ -194,7 +197,9 @@ def _multivariate_normal(
     state: Any, mean: Any, cov: Any, size: list, check_valid: str, tol: float, method: str, dtype: Any
 ) -> Any:
     kind = "raise" if check_valid == "raise" else "ignore"
-    drawn = state.generator.multivariate_normal(mean, cov, tuple(size), check_valid=kind, tol=tol, method=method)
+    drawn = state.generator.multivariate_normal(
+        mean, cov, tuple(size), check_valid=kind, tol=tol, method=method
+    )
     return drawn.astype(dtype)
 
 
@@ -217,4 +222,6 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
 _INTEGERS = ("binomial", "geometric", "hypergeometric", "logseries", "poisson", "negative_binomial", "zipf")
 for _name in _DRAWS:
     _default = np.int64 if _name in _INTEGERS else np.float64
-    OVERRIDES[f"random.RandomState.{_name}"] = OVERRIDES[f"random.Generator.{_name}"] = _drawer(_name, _default)
+    OVERRIDES[f"random.RandomState.{_name}"] = OVERRIDES[f"random.Generator.{_name}"] = _drawer(
+        _name, _default
+    )
