@@ -1,7 +1,7 @@
 """The cpu backend: NumPy (and SciPy) as a device, with CuPy's semantics.
 
 The semantic reference and CI's GPU. Functions are NumPy's of the same path; what NumPy lacks or
-does differently from CuPy is in ``cpu_functions``. Never reads the wire, never keeps client code.
+does differently from CuPy is in ``server.cpu``. Never reads the wire, never keeps client code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.server.backend import Backend
-from rgpu.server.cpu_functions import OVERRIDES
+from rgpu.server.cpu import OVERRIDES
 
 
 class CpuBackend(Backend):

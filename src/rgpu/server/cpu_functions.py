@@ -94,11 +94,6 @@ def _partition(array: np.ndarray, kth: Any, axis: int = -1) -> None:
     array.partition(kth, axis=axis)
 
 
-@override("put")
-def _put(array: np.ndarray, indices: Any, values: Any, mode: str = "wrap") -> None:
-    np.put(array, indices, values, mode=mode)
-
-
 @override("take")
 def _take(array: np.ndarray, indices: Any, axis: Any = None, out: Any = None) -> Any:
     return np.take(array, indices, axis=axis, out=out, mode="wrap")

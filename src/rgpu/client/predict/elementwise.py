@@ -1,0 +1,79 @@
+"""Layouts of element-wise results: shape by broadcasting, dtype by NumPy's own ufunc on empty arrays.
+
+The hot path of operators: one dictionary look-up for a signature that was seen before. NumPy's
+errors surface from here, on the line that made them. Never touches data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from rgpu.client.meta import Meta, fresh
+
+_elementwise: dict[Any, Any] = {}
+
+#: NumPy 2 spellings for a client that still has NumPy 1.26
+_OLD_NAMES = {
+    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh",
+    "atanh": "arctanh", "atan2": "arctan2", "pow": "power", "bitwise_invert": "invert",
+    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "concat": "concatenate",
+}  # fmt: skip
+
+
+def numpy_function(name: str) -> Any:
+    """NumPy's function of CuPy's dotted path, or None."""
+    found: Any = np
+    for part in name.split("."):
+        found = getattr(found, part, None) or getattr(found, _OLD_NAMES.get(part, ""), None)
+    return found
+
+
+def scalar_key(x: Any) -> Any:
+    """What of a scalar decides the result's dtype: its type, and for integers which dtypes hold it."""
+    kind = type(x)
+    if kind is int:
+        return kind, x < 0, 0 if -128 <= x <= 127 else (x if x >= 0 else ~x).bit_length()
+    if isinstance(x, np.generic):
+        return x.dtype
+    return kind
+
+
+def elementwise(name: str, operands: tuple, **options: Any) -> Meta | tuple[Meta, ...]:
+    """Layouts of ``name(*operands)``; operands are Meta or scalars. Raises as NumPy does."""
+    key = (name, *[x if type(x) is Meta else scalar_key(x) for x in operands], *options.items())
+    found = _elementwise.get(key)
+    if found is None:
+        found = _elementwise[key] = _elementwise_rule(name, operands, options)
+    return found
+
+
+def _elementwise_rule(name: str, operands: tuple, options: dict) -> Any:
+    ufunc = numpy_function(name)
+    dummies = [np.empty((0,), x.dtype) if type(x) is Meta else x for x in operands]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = ufunc(*dummies, **options)
+    shape = np.broadcast_shapes(*[x.shape for x in operands if type(x) is Meta])
+    if isinstance(result, tuple):
+        return tuple(fresh(shape, item.dtype) for item in result)
+    return fresh(shape, result.dtype)
+
+
+def inplace(name: str, target: Meta, operand: Any) -> None:
+    """Check ``name(target, operand, out=target)``; raises NumPy's error where it does not fit."""
+    key = ("out", name, target, operand if type(operand) is Meta else scalar_key(operand))
+    if key in _elementwise:
+        return
+    result = elementwise(name, (target, operand))
+    if result.shape != target.shape:
+        raise ValueError(
+            f"non-broadcastable output operand with shape {target.shape} "
+            f"doesn't match the broadcast shape {result.shape}"
+        )
+    dummy = np.empty((0,), target.dtype)
+    other = np.empty((0,), operand.dtype) if type(operand) is Meta else operand
+    numpy_function(name)(dummy, other, out=dummy, casting="same_kind")
+    _elementwise[key] = True

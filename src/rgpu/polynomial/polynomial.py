@@ -1,0 +1,5 @@
+"""``cupy.polynomial.polynomial``: filled from the table of functions."""
+
+from rgpu.functions import namespace
+
+namespace.fill(globals(), "cupy.polynomial.polynomial")

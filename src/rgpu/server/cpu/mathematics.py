@@ -1,0 +1,39 @@
+"""Arithmetic, windows and sums where CuPy's results differ from NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgpu.server.cpu_functions import override
+
+
+@override("gradient")
+def _gradient(f: np.ndarray, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    result = np.gradient(f, *varargs, axis=axis, edge_order=edge_order)
+    return list(result) if isinstance(result, tuple) else result
+
+
+
+
+@override("cumulative_sum")
+def _cumulative_sum(x: np.ndarray, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False) -> Any:
+    return np.cumulative_sum(np.atleast_1d(x), axis=axis, dtype=dtype, out=out, include_initial=include_initial)
+
+
+@override("cumulative_prod")
+def _cumulative_prod(x: np.ndarray, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False) -> Any:
+    return np.cumulative_prod(np.atleast_1d(x), axis=axis, dtype=dtype, out=out, include_initial=include_initial)
+
+
+@override("vdot")
+def _vdot(a: np.ndarray, b: np.ndarray) -> Any:
+    if a.size != b.size:
+        raise ValueError("Axis dimension mismatch")
+    return np.asarray(np.vdot(a, b))
+
+
+@override("interp")
+def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+    return np.asarray(np.interp(x, xp, fp, left, right, period))
