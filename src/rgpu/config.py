@@ -99,6 +99,14 @@ def parse_port(value: Any) -> int:
     return port
 
 
+def parse_ports(value: Any) -> tuple[int, int]:
+    """``47900-47999``: the first and the last port."""
+    match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", str(value).strip())
+    if not match or not 0 < int(match[1]) <= int(match[2]) <= 65535:
+        raise ValueError("a range of ports looks like 47900-47999")
+    return int(match[1]), int(match[2])
+
+
 def parse_name(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 64 or not value.isprintable():
         raise ValueError("a text of 1 to 64 printable characters is needed")
@@ -198,6 +206,7 @@ class ServerConfig:
     devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_DEVICES")
     bind: str = _setting("127.0.0.1", parse_name, "RGPU_BIND")
     port: int = _setting(DEFAULT_PORT, parse_port, "RGPU_PORT")
+    worker_ports: tuple[int, int] | None = _setting(None, parse_ports, "RGPU_WORKER_PORTS")  # None: any free one
     name: str = _setting("", parse_name, "RGPU_NAME")  # empty: the host's name
     device_memory: int = _setting(0, parse_bytes, "RGPU_DEVICE_MEMORY")  # 0: what the device has
     grace: float = _setting(8.0, parse_seconds, "RGPU_GRACE")
@@ -317,7 +326,9 @@ def describe(config: Any, origins: Mapping[str, str]) -> str:
         if value is None:
             lines.append(f"# {setting.name} is not set")
             continue
-        if isinstance(value, tuple):
+        if setting.name == "worker_ports":
+            text = '"{}-{}"'.format(*value)
+        elif isinstance(value, tuple):
             text = "[" + ", ".join(str(e) if isinstance(e, int) else f'"{e}"' for e in value) + "]"
         elif isinstance(value, bool):
             text = str(value).lower()

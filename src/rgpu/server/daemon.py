@@ -68,6 +68,7 @@ class Daemon:
             self._server,
             self,
             bind=config.bind,
+            ports=config.worker_ports,
             spares={
                 kind: count if config.prestart is None else config.prestart for kind, count in kinds.items()
             },

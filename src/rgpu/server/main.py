@@ -35,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SPEC",
         help="cpu:N, cuda, cuda:0,1 or auto (default: CUDA devices, else cpu:1)",
     )
+    add("--worker-ports", metavar="A-B", help="ports for the workers, for firewalls and tunnels (default: any free)")
     add("--bind", metavar="ADDR", help="address to listen on (default: 127.0.0.1)")
     add("--port", metavar="N", help=f"TCP port; 0 takes any free one (default: {config.DEFAULT_PORT})")
     add("--name", metavar="S", help="what clients see this server called (default: the host's name)")

@@ -22,7 +22,7 @@ from typing import Any
 
 from rgpu._core import die_with_parent, tune_malloc
 from rgpu.config import Address
-from rgpu.errors import SessionExpired, SessionLost
+from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
 
@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--backend", required=True, choices=BACKENDS)
     parser.add_argument("--bind", required=True)
+    parser.add_argument("--ports", default="0-0")
     options = parser.parse_args(argv)
     logging.basicConfig(
         format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING
@@ -49,23 +50,23 @@ def main(argv: list[str] | None = None) -> int:
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
     try:
-        return run(channel, options.backend, options.bind)
+        first, _, last = options.ports.partition("-")
+        return run(channel, options.backend, options.bind, range(int(first), int(last) + 1))
     except Exception as error:
         log.exception("worker failed")
         tell(channel, Finished.encode(reason=f"{type(error).__name__}: {error}"[:200]))
         return 1
 
 
-def run(channel: socket.socket, kind: str, bind: str) -> int:
+def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
-    from rgpu.link import listen
     from rgpu.server import backend, executor
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
     importlib.import_module(BACKENDS[kind])
-    listener = listen(Address(bind, 0).uri)
+    listener = listen_on_one(bind, ports)
     tell(channel, Ready.encode(endpoint=listener.uri))
     data = channel.recv(MESSAGE_BYTES)
     grant = Control.decode(unpack(data)) if data else None
@@ -85,6 +86,19 @@ def run(channel: socket.socket, kind: str, bind: str) -> int:
         tell(channel, Finished.encode(reason=reason[:200]))
         connection.close()
     return 0
+
+
+def listen_on_one(bind: str, ports: range) -> Any:
+    """A listener on the first port of ``ports`` that is free (0: any)."""
+    from rgpu.link import listen
+
+    for port in ports:
+        try:
+            return listen(Address(bind, port).uri)
+        except ServerUnavailable:
+            if port == ports[-1]:
+                raise
+    raise ServerUnavailable("no port to listen on")
 
 
 def tell(channel: socket.socket, message: tuple) -> None:

@@ -92,13 +92,15 @@ class WorkerPool:
         events: Events,
         *,
         bind: str,
+        ports: tuple[int, int] | None = None,
         spares: dict[str, int],
         threads: int,
         command: tuple[str, ...] = WORKER_COMMAND,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watcher, self._events, self._clock = watcher, events, clock
-        self._bind, self._spares, self._command = bind, spares, command
+        self._spares, self._command = spares, command
+        self._listen = ["--bind", bind, *(["--ports", "{}-{}".format(*ports)] if ports else [])]
         self._environment = _worker_environment(threads)
         self._workers: list[Worker] = []
         self._leaving: list[Worker] = []  # the channel has ended, the process not yet
@@ -149,7 +151,7 @@ class WorkerPool:
             undo.callback(ours.close)
             fd = theirs.fileno()
             process = subprocess.Popen(
-                [*self._command, "--fd", str(fd), "--backend", kind, "--bind", self._bind],
+                [*self._command, "--fd", str(fd), "--backend", kind, *self._listen],
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # the daemon's own output ends with its ready line; perhaps nobody reads on
@@ -184,8 +186,11 @@ class WorkerPool:
         """End all workers and wait for them; none is left behind."""
         self._closing = True
         for worker in self._workers:
-            self.stop(worker, "the server stops")
-            worker.channel.shutdown(socket.SHUT_WR)
+            if worker.session is None:  # nobody's yet, perhaps still importing: nothing to take leave of
+                worker.process.kill()
+            else:
+                self.stop(worker, "the server stops")
+                worker.channel.shutdown(socket.SHUT_WR)
         deadline = self._clock() + seconds
         for worker in self._workers + self._leaving:
             try:

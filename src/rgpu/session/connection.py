@@ -77,7 +77,7 @@ class Connection:
                 self._stuck = message
             return True
 
-    def flush(self, deadline: float | None = None) -> bool:
+    def flush(self, deadline: float | None = None, leaving: bool = False) -> bool:
         """Wait until the peer holds everything posted so far: its memory may change again. False if
         the deadline came first."""
         with self._lock:
@@ -85,7 +85,8 @@ class Connection:
             target = session.progress[0]
             if session.progress[1] < target:
                 session.probe()
-        return self.wait_until(lambda: session.progress[1] >= target, deadline)
+        # A peer that has hung up while we take leave has nothing more to say.
+        return self.wait_until(lambda: session.progress[1] >= target or (leaving and self.down_since), deadline)
 
     def _send_outgoing(self) -> None:
         poll, send, now = self.session.poll, self.link.send, self._clock()
@@ -230,7 +231,7 @@ class Connection:
         """Wait up to a second until the peer has everything, then let go of the link."""
         if self.down_since is None:
             with contextlib.suppress(Exception):  # an end is an end, whatever has happened before
-                self.flush(self._clock() + FLUSH)
+                self.flush(self._clock() + FLUSH, leaving=True)
                 with self._lock:  # the peer may be waiting for an acknowledgement that is not due yet
                     for message in self.session.outgoing(self._clock() + FLUSH):
                         self.link.send(message)
