@@ -32,12 +32,12 @@ _TABLE = {
     "pure": """
         i0 sinc nan_to_num angle real_if_close unwrap clip round around fix trapezoid cross ediff1d diff gradient
         convolve correlate interp dot vdot inner outer tensordot kron einsum trace
-        concatenate concat stack vstack hstack dstack column_stack tile roll pad append resize
+        concatenate concat stack vstack hstack dstack column_stack tile roll pad append
         sort argsort partition argpartition lexsort msort sort_complex searchsorted digitize
         take take_along_axis choose select where repeat compress_static
         percentile quantile nanpercentile nanquantile corrcoef cov histogram histogram2d histogramdd
         array_equal array_equiv allclose isclose isin in1d packbits unpackbits
-        isreal iscomplex isposinf isneginf tril triu vander diag diagflat tri apply_over_axes
+        isreal iscomplex isposinf isneginf tril triu vander diag diagflat tri
         ravel_multi_index unravel_index indices diag_indices diag_indices_from
         arange linspace logspace geomspace eye identity meshgrid bartlett blackman hamming hanning kaiser
         polyval polyadd polysub polymul vecdot matvec vecmat cumulative_sum cumulative_prod
@@ -51,8 +51,7 @@ _TABLE = {
     "wait": """
         nonzero flatnonzero argwhere unique unique_values unique_counts unique_inverse unique_all extract compress
         delete bincount intersect1d union1d setdiff1d setxor1d trim_zeros tril_indices triu_indices
-        tril_indices_from triu_indices_from mask_indices roots poly polyfit polydiv linalg.lstsq
-        may_share_memory""",
+        tril_indices_from triu_indices_from mask_indices roots poly polyfit polydiv linalg.lstsq""",
     # Change an argument and return nothing.
     "mutate": "copyto place put putmask put_along_axis fill_diagonal ndarray.sort ndarray.partition",
     # What the client's classes need besides CuPy's functions (DESIGN 4: declared, never a getattr).
