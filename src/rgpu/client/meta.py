@@ -44,14 +44,19 @@ class Meta:
         return f"<Meta {self.dtype} {self.shape} strides={self.strides}>"
 
 
+def shadow_at(meta: Meta, offset: int) -> np.ndarray:
+    """A shadow ``offset`` bytes further on, to compare the places of arrays in one memory."""
+    return np.asarray(_Shadow(meta, offset)).view(meta.dtype)
+
+
 class _Shadow:
-    def __init__(self, meta: Meta) -> None:
+    def __init__(self, meta: Meta, offset: int = 0) -> None:
         self.__array_interface__: dict[str, Any] = {
             "version": 3,
             "shape": meta.shape,
             "typestr": f"|V{meta.itemsize}",
             "strides": meta.strides,
-            "data": (_SHADOW_BASE, False),
+            "data": (_SHADOW_BASE + offset, False),
         }
 
 

@@ -1,15 +1,21 @@
-"""Fills a namespace of the face from the declared functions and CuPy's list of names."""
+"""Fills a namespace of the face from the declared functions and the rooms that make names."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rgpu.functions import creation, dispatch
-from rgpu.functions.ufunc import UFUNCS
+import numpy as np
+
+from rgpu.functions import callables, creation, dispatch, files, grids, host, iterate, shapes
+from rgpu.functions.ufunc import UFUNCS, ufunc
 from rgpu.wire.functions import BY_NAME
 
 _CREATION = """array asarray asanyarray ascontiguousarray asfortranarray empty zeros ones full empty_like zeros_like
-ones_like full_like arange linspace eye identity asnumpy""".split()
+ones_like full_like arange linspace eye identity from_dlpack fromDlpack copyto""".split()
+
+#: CuPy's second names for functions of the table
+_ALIASES = {"alltrue": "all", "sometrue": "any", "product": "prod", "cumproduct": "cumprod", "row_stack": "vstack",
+            "round_": "around", "trapz": "trapezoid"}  # fmt: skip
 
 
 def function(name: str) -> Any:
@@ -31,5 +37,14 @@ def fill(names: dict, namespace: str) -> None:
         if head == prefix and declared.kind not in ("internal", "object"):
             names[tail] = UFUNCS.get(name) or function(name)
     if namespace == "cupy":
+        for alias, name in _ALIASES.items():
+            if name in names:
+                names.setdefault(alias, names[name])
         for name in _CREATION:
-            names[name] = getattr(creation, name)
+            if hasattr(creation, name):
+                names[name] = getattr(creation, name)
+        host.fill(names)
+        files.fill(names)
+        for table in (shapes.NAMES, grids.NAMES, callables.NAMES):
+            names.update(table)
+        names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast, newaxis=None, e=np.e, pi=np.pi)

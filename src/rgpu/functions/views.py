@@ -40,7 +40,7 @@ def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any
 def _wrap(array: Remote, result: Any) -> Any:
     if isinstance(result, np.ndarray):
         if result is array._meta.shadow:
-            return make(array, array._meta, 0)
+            return array
         found = layouts.view_of_shadow(result)
         if found is None:
             raise ValueError("this function would have to copy the array")
@@ -64,6 +64,12 @@ def reshape(array: Any, shape: Any, order: str = "C") -> Any:
             return make(array, *layouts.view_of_shadow(result))  # type: ignore[misc]
         array = copy(array, order)
     raise ValueError(f"cannot reshape array of size {array._meta.size} into shape {shape}")
+
+
+def flat_view(array: Any) -> Any:
+    """The array as a one-dimensional view, or None where its layout does not allow one."""
+    result = _reshaped(array._meta.shadow, (array._meta.size,), "C")
+    return None if result is None else make(array, *layouts.view_of_shadow(result))  # type: ignore[misc]
 
 
 def _complete(shape: Any, size: int) -> tuple[int, ...]:

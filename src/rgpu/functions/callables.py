@@ -1,0 +1,100 @@
+"""Functions that take a Python callable: their loop runs here, each step is a command.
+
+A client's Python never runs on a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rgpu.client import predict
+from rgpu.client.remote import Remote
+from rgpu.functions import creation, dispatch, views
+
+
+def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    """``func1d`` applied to every one-dimensional slice along an axis."""
+    if not isinstance(arr, Remote):
+        raise TypeError(f"Unsupported type {type(arr)}")
+    ndim = arr._meta.ndim
+    axis = predict.normalize_axis(int(axis), ndim)[0] if ndim else _no_axis(axis)
+    moved = views.apply(np.moveaxis, arr, axis, -1)
+    outer = moved._meta.shape[:-1]
+    if 0 in outer:
+        raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
+    results = []
+    for index in np.ndindex(outer):
+        result = func1d(moved[index], *args, **kwargs)
+        if not isinstance(result, Remote):
+            result = creation.array(result)
+        results.append(result)
+    inner = results[0]._meta.shape
+    stacked = views.reshape(dispatch.call("stack", results), outer + inner)
+    return views.apply(np.moveaxis, stacked, list(range(len(outer), len(outer) + len(inner))),
+                       list(range(axis, axis + len(inner)))) if inner else stacked  # fmt: skip
+
+
+def _no_axis(axis: int) -> int:
+    raise np.exceptions.AxisError(axis, 0)
+
+
+def apply_over_axes(func: Callable[..., Any], a: Any, axes: Any) -> Any:
+    """``func(a, axis)`` for each axis in turn, with the reduced axes kept."""
+    ndim = a._meta.ndim
+    for axis in (axes,) if np.ndim(axes) == 0 else axes:
+        result = func(a, axis)
+        if result.ndim != ndim:
+            result = views.reshape(result, a._meta.shape[: axis % ndim] + (1,) + a._meta.shape[axis % ndim + 1 :])
+        if result.ndim != ndim:
+            raise ValueError("function is not returning an array of the correct shape")
+        a = result
+    return a
+
+
+def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, like: Any = None, **kwargs: Any) -> Any:
+    """``function`` called with the coordinates of every point, as arrays."""
+    return function(*dispatch.call("indices", tuple(shape), dtype=np.dtype(dtype)), **kwargs)
+
+
+def piecewise(x: Any, condlist: Any, funclist: Any) -> Any:
+    """Values by condition; a callable is refused, as CuPy refuses it."""
+    if not isinstance(x, Remote):
+        raise TypeError(f"Unsupported type {type(x)}")
+    if any(callable(item) for item in (funclist if isinstance(funclist, list | tuple) else [funclist])):
+        raise NotImplementedError("Callable functions are not supported currently")
+    conditions = [condlist] if not isinstance(condlist, list | tuple) or np.isscalar(condlist[0]) else list(condlist)
+    values = funclist if isinstance(funclist, list | tuple) else _split(funclist)
+    if len(conditions) not in (len(values), len(values) - 1):
+        raise ValueError(f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are expected")
+    result = creation.zeros_like(x) if len(values) == len(conditions) else creation.full_like(x, values[-1])
+    for condition, value in zip(conditions, values):
+        if not isinstance(condition, Remote):
+            condition = creation.array(condition)
+        result[condition.astype(bool)] = value
+    return result
+
+
+def _split(values: Any) -> list:
+    return [values[i] for i in range(len(values))] if np.ndim(values) or isinstance(values, Remote) else [values]
+
+
+def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
+    """``asarray`` that refuses infinities and NaNs (waits)."""
+    result = creation.asarray(a, dtype, order)
+    if result._meta.dtype.kind in "fc" and not bool(dispatch.call("all", dispatch.call("isfinite", result))):
+        raise ValueError("array must not contain Infs or NaNs")
+    return result
+
+
+def asfarray(a: Any, dtype: Any = np.float64) -> Any:
+    dtype = np.dtype(dtype) if np.issubdtype(dtype, np.inexact) else np.dtype(np.float64)
+    return creation.asarray(a, dtype)
+
+
+NAMES: dict[str, Any] = {
+    function.__name__: function
+    for function in (apply_along_axis, apply_over_axes, fromfunction, piecewise, asarray_chkfinite, asfarray)
+}

@@ -1,0 +1,215 @@
+"""Names of CuPy that need no device: dtype rules, constants, printing, questions about an argument.
+
+Most are NumPy's own objects. Where an argument may be a device array, its layout answers, or its
+content is fetched when the answer is in the content (printing). No command is ever issued here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rgpu.client.meta import Meta
+from rgpu.client.remote import Remote
+from rgpu.functions import dispatch
+
+#: NumPy's own objects under CuPy's names (those this NumPy does not have are left out)
+_SAME = """dtype iinfo finfo promote_types issubdtype isdtype mintypecode typename broadcast_shapes ndindex
+base_repr binary_repr get_printoptions set_printoptions printoptions iterable index_exp s_""".split()
+
+#: functions that look at layouts and types only: device arrays go in as empty arrays of their dtype
+_BY_DTYPE = "result_type can_cast min_scalar_type common_type iscomplexobj isrealobj isfortran isscalar".split()
+
+#: functions that print: the content is fetched
+_PRINTING = "array2string array_repr array_str format_float_positional format_float_scientific".split()
+
+
+def stand_in(x: Any) -> Any:
+    """A host array that has an array's layout (and no content to speak of)."""
+    if isinstance(x, Remote):
+        meta: Meta = x._meta
+        if meta.f and not meta.c:
+            return np.empty((1,) * meta.ndim, meta.dtype) if meta.ndim < 2 else _fortran(meta.dtype)
+        return np.empty((), meta.dtype) if not meta.ndim else np.empty((0,) * meta.ndim, meta.dtype)
+    return x
+
+
+def _fortran(dtype: np.dtype) -> np.ndarray:
+    return np.empty((2, 2), dtype, "F")
+
+
+def content(x: Any) -> Any:
+    return x.get() if isinstance(x, Remote) else x
+
+
+def _through(name: str, prepare: Callable[[Any], Any]) -> Callable[..., Any]:
+    of_numpy = getattr(np, name)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return of_numpy(*map(prepare, args), **{key: prepare(x) for key, x in kwargs.items()})
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "cupy"
+    function.__doc__ = f"See ``numpy.{name}``; device arrays are accepted."
+    return function
+
+
+def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+    """Whether a cast between dtypes is allowed by the rule."""
+    return np.can_cast(from_._meta.dtype if isinstance(from_, Remote) else from_, to, casting)
+
+
+def common_type(*arrays: Any) -> Any:
+    if not arrays:
+        return np.float16
+    default = np.float16
+    kinds = []
+    for a in arrays:
+        if not isinstance(a, Remote):
+            raise TypeError(f"Unsupported type {type(a)}")
+        if a._meta.dtype.kind == "b":
+            raise TypeError("can't get common type for non-numeric array")
+        kinds.append(np.float64 if a._meta.dtype.kind in "iu" else a._meta.dtype.type)
+    return np.result_type(default, *kinds).type
+
+
+def isscalar(element: Any) -> bool:
+    """True for scalars and for 0-dimensional device arrays."""
+    return element._meta.ndim == 0 if isinstance(element, Remote) else np.isscalar(element)
+
+
+def isfortran(a: Any) -> bool:
+    return a._meta.f and not a._meta.c if isinstance(a, Remote) else np.isfortran(a)
+
+
+def ndim(a: Any) -> int:
+    return a._meta.ndim if isinstance(a, Remote) else np.ndim(a)
+
+
+def size(a: Any, axis: Any = None) -> int:
+    if axis is None:
+        return a._meta.size if isinstance(a, Remote) else np.size(a)
+    return shape(a)[axis]
+
+
+def shape(a: Any) -> tuple[int, ...]:
+    return a._meta.shape if isinstance(a, Remote) else np.shape(a)
+
+
+def iterable(y: Any) -> bool:
+    return y._meta.ndim > 0 if isinstance(y, Remote) else np.iterable(y)
+
+
+def get_array_module(*args: Any) -> Any:
+    """This package if an argument is a device array, else NumPy."""
+    import rgpu
+
+    return rgpu if any(isinstance(a, Remote) or hasattr(a, "_rgpu_module") for a in args) else np
+
+
+def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> np.ndarray:
+    """The array's content in host memory (waits)."""
+    exported = getattr(a, "__cupy_get_ndarray__", None)
+    if exported is not None and not isinstance(a, Remote):
+        a = exported()
+    if isinstance(a, Remote):
+        return dispatch.ndarray.get(a, stream=stream, order=order, out=out, blocking=blocking)
+    result = np.asarray(a, order=order)
+    if out is not None:
+        out[...] = result
+        return out
+    return result
+
+
+# ---- names that NumPy 2 removed and CuPy still has ----------------------------------------------
+
+
+def obj2sctype(rep: Any, default: Any = None) -> Any:
+    """The scalar class of an object, or ``default``."""
+    if isinstance(rep, type) and issubclass(rep, np.generic):
+        return rep
+    if isinstance(rep, Remote):
+        return rep._meta.dtype.type
+    if isinstance(rep, np.ndarray | np.generic):
+        return rep.dtype.type
+    try:
+        return np.dtype(rep).type
+    except (TypeError, ValueError):
+        return default
+
+
+def issctype(rep: Any) -> bool:
+    """Whether the argument stands for a scalar data type."""
+    if not isinstance(rep, type | np.dtype):
+        return False
+    found = obj2sctype(rep)
+    return found is not None and found is not np.object_
+
+
+def issubclass_(arg1: Any, arg2: Any) -> bool:
+    try:
+        return issubclass(arg1, arg2)
+    except TypeError:
+        return False
+
+
+def issubsctype(arg1: Any, arg2: Any) -> bool:
+    return issubclass(obj2sctype(arg1), obj2sctype(arg2))
+
+
+def sctype2char(sctype: Any) -> str:
+    found = obj2sctype(sctype)
+    if found is None:
+        raise ValueError("unrecognized type")
+    return np.dtype(found).char
+
+
+def _removed(name: str) -> Callable[..., Any]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{name} is not available with NumPy 2")
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def show_config(*, _full: bool = False) -> None:
+    """Print what serves this program."""
+    from rgpu._version import __version__
+    from rgpu.client import pool
+
+    print(f"rgpu {__version__}, NumPy {np.__version__}")
+    for device in pool.get().devices:
+        print(f"{device.name}")
+
+
+def who(vardict: Any = None) -> None:
+    """Print the device arrays in a dictionary (default: the caller's variables)."""
+    if vardict is None:
+        import sys
+
+        vardict = sys._getframe(1).f_globals
+    rows = [(name, x) for name, x in vardict.items() if isinstance(x, Remote)]
+    if not rows:
+        return
+    print(f"{'Name':20s} {'Shape':20s} {'Bytes':>14s}  Type")
+    print("=" * 70)
+    for name, x in rows:
+        print(f"{name:20s} {' x '.join(map(str, x._meta.shape)):20s} {x._meta.nbytes:14d}  {x._meta.dtype}")
+    print(f"\nUpper bound on total bytes  =       {sum(x._meta.nbytes for _, x in rows)}")
+
+
+def fill(names: dict[str, Any]) -> None:
+    """Put the names of this room into a namespace."""
+    names.update({name: getattr(np, name) for name in _SAME if hasattr(np, name)})
+    names.update({name: _through(name, stand_in) for name in _BY_DTYPE})
+    names.update({name: _through(name, content) for name in _PRINTING})
+    for name in ("find_common_type", "set_string_function", "get_array_wrap", "disp", "safe_eval"):
+        names[name] = getattr(np, name, None) or _removed(name)
+    names["format_parser"] = np.rec.format_parser
+    names["DataSource"] = np.lib.npyio.DataSource
+    for function in (can_cast, common_type, isscalar, isfortran, ndim, size, shape, iterable, get_array_module, asnumpy,
+                     obj2sctype, issctype, issubclass_, issubsctype, sctype2char, show_config, who):  # fmt: skip
+        function.__module__ = "cupy"
+        names[function.__name__] = function

@@ -1,0 +1,169 @@
+"""CuPy's functions that return views: one word each, computed by NumPy's function on the shadow.
+
+Nothing here touches data. The few that may have to copy (reshape, ravel) or take several arrays
+are written out below the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rgpu.client import meta as layouts
+from rgpu.client.remote import Remote
+from rgpu.functions import creation, dispatch, views
+
+#: NumPy's function of the same name gives views of its first argument
+_BY_NUMPY = """transpose swapaxes moveaxis rollaxis squeeze expand_dims diagonal flip fliplr flipud rot90
+split array_split hsplit vsplit dsplit""".split()
+
+
+def _by_numpy(name: str) -> Callable[..., Any]:
+    of_numpy = getattr(np, name)
+
+    def function(a: Any, *args: Any, **kwargs: Any) -> Any:
+        return views.apply(of_numpy, array_of(a), *_on_host(args), **kwargs)
+
+    return named(function, name)
+
+
+def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function that answers to CuPy's name."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "cupy"
+    function.__doc__ = f"CuPy's ``{name}``: a view where possible."
+    return function
+
+
+def array_of(a: Any) -> Any:
+    """The argument, which must be a device array."""
+    if not isinstance(a, Remote):
+        raise TypeError(f"Unsupported type {type(a)}: only cupy.ndarray is accepted")
+    return a
+
+
+def _on_host(args: tuple) -> tuple:
+    """Split points given as a device array are needed here (this waits)."""
+    return tuple(x.get() if isinstance(x, Remote) else x for x in args)
+
+
+def reshape(a: Any, newshape: Any = None, order: str = "C", *, shape: Any = None, copy: bool | None = None) -> Any:
+    """A view with another shape where the layout allows it, else a copy (``copy=False``: ValueError)."""
+    wanted = newshape if shape is None else shape
+    if wanted is None:
+        raise TypeError("reshape() missing 1 required positional argument: 'shape'")
+    return array_of(a).reshape(wanted, order=order, copy=copy)
+
+
+def ravel(a: Any, order: str = "C") -> Any:
+    return array_of(a).ravel(order)
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    if array_of(x)._meta.ndim < 2:
+        raise ValueError(f"Input array must be at least 2-dimensional, but it is {x._meta.ndim}")
+    return x.mT
+
+
+def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
+    array = array if isinstance(array, Remote) else creation.array(array)
+    return views.broadcast_to(array, shape)
+
+
+def broadcast_arrays(*args: Any) -> list:
+    shape = np.broadcast_shapes(*[array_of(a)._meta.shape for a in args])
+    return [a if a._meta.shape == shape else views.broadcast_to(a, shape) for a in args]
+
+
+def _at_least(name: str) -> Callable[..., Any]:
+    of_numpy = getattr(np, name)
+
+    def function(*arys: Any) -> Any:
+        made = [views.apply(of_numpy, a if isinstance(a, Remote) else creation.array(a)) for a in arys]
+        return made[0] if len(made) == 1 else made
+
+    return named(function, name)
+
+
+def real(val: Any) -> Any:
+    return val.real if isinstance(val, Remote) else np.real(val)
+
+
+def imag(val: Any) -> Any:
+    return val.imag if isinstance(val, Remote) else np.imag(val)
+
+
+def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
+    """Whether two arrays have a byte in common; never waits."""
+    if not isinstance(a, Remote) or not isinstance(b, Remote):
+        return False
+    if (a._root or a) is not (b._root or b) or not a._meta.size or not b._meta.size:
+        return False
+    return np.shares_memory(_placed(a), _placed(b), max_work)
+
+
+def may_share_memory(a: Any, b: Any, max_work: Any = None) -> bool:
+    """As ``shares_memory``, from the arrays' bounds only."""
+    if not isinstance(a, Remote) or not isinstance(b, Remote) or (a._root or a) is not (b._root or b):
+        return False
+    return np.may_share_memory(_placed(a), _placed(b))
+
+
+def _placed(a: Any) -> np.ndarray:
+    """The array's shadow, ``_offset`` bytes into its root's, so that two of one root can be compared."""
+    return layouts.shadow_at(a._meta, a._offset)
+
+
+def byte_bounds(a: Any) -> tuple[int, int]:
+    """First byte and the one after the last, as addresses on the device."""
+    low, high = np.lib.array_utils.byte_bounds(_placed(a))
+    start = a.data.ptr - layouts.shadow_at(a._meta, a._offset).__array_interface__["data"][0]
+    return low + start, high + start
+
+
+def copy(a: Any, order: str = "K") -> Any:
+    return array_of(a).copy(order)
+
+
+def require(a: Any, dtype: Any = None, requirements: Any = None) -> Any:
+    """An array that fits: 'C', 'F' and 'O'(wn data) can be asked for."""
+    if not requirements:
+        return creation.asanyarray(a, dtype)
+    names = {"C": "C", "C_CONTIGUOUS": "C", "CONTIGUOUS": "C", "F": "F", "F_CONTIGUOUS": "F", "FORTRAN": "F",
+             "O": "O", "OWNDATA": "O"}  # fmt: skip
+    try:
+        wanted = {names[r.upper()] for r in requirements}
+    except KeyError:
+        raise ValueError(f"invalid requirements: {requirements}") from None
+    if {"C", "F"} <= wanted:
+        raise ValueError("Cannot specify both C and Fortran contiguous.")
+    order = "C" if "C" in wanted else "F" if "F" in wanted else "A"
+    result = creation.array(a, dtype, copy=False, order=order, subok=False)
+    return result.copy(order) if "O" in wanted and result._root is not None else result
+
+
+def astype(x: Any, dtype: Any, copy: bool = True, *, device: Any = None) -> Any:
+    return array_of(x).astype(dtype, copy=copy)
+
+
+def resize(a: Any, new_shape: Any) -> Any:
+    """The content repeated to fill a shape."""
+    a = array_of(a)
+    shape = creation.checked_shape(new_shape)
+    size = int(np.prod(shape))
+    if size and not a._meta.size:
+        return creation.zeros(shape, a._meta.dtype)
+    flat = views.ravel(a)
+    if size > flat._meta.size:
+        flat = dispatch.call("tile", flat, -(-size // flat._meta.size))
+    return views.reshape(flat[:size].copy(), shape)
+
+
+NAMES: dict[str, Any] = {name: _by_numpy(name) for name in _BY_NUMPY}
+NAMES.update({name: _at_least(name) for name in ("atleast_1d", "atleast_2d", "atleast_3d")})
+NAMES.update(permute_dims=NAMES["transpose"])
+for _function in (reshape, ravel, matrix_transpose, broadcast_to, broadcast_arrays, real, imag, shares_memory,
+                  may_share_memory, byte_bounds, copy, require, astype, resize):  # fmt: skip
+    NAMES[_function.__name__] = named(_function, _function.__name__)
