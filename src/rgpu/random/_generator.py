@@ -120,11 +120,8 @@ class RandomState(RemoteObject):
 
     def _distribution(self, name: str, values: dict) -> Any:
         """One draw of a distribution of the table."""
-        dtype = (
-            _check_and_get_dtype(values["dtype"])
-            if name in _FLOATS_ONLY
-            else creation.checked_dtype(values["dtype"])
-        )
+        check_dtype = _check_and_get_dtype if name in _FLOATS_ONLY else creation.checked_dtype
+        dtype = check_dtype(values["dtype"])
         _arguments.check(_REFUSED.get(name, ""), values)
         size = None if values["size"] is None else creation.checked_shape(values["size"])
         with self._stream.device:
@@ -132,9 +129,7 @@ class RandomState(RemoteObject):
                 _arguments.on_device(x) for key, x in values.items() if key not in ("size", "dtype")
             ]
             if name == "dirichlet":
-                shape = (() if size is None else creation.checked_shape(size)) + _arguments.shape_of(
-                    parameters[0]
-                )
+                shape = (size or ()) + _arguments.shape_of(parameters[0])
             else:
                 shape = _arguments.drawn_shape(size, parameters, strict=name not in ("uniform", "triangular"))
             layout = fresh(shape, dtype)
@@ -284,6 +279,8 @@ def _check_choice(a: Any, size: Any, replace: bool, p: Any) -> None:
         raise NotImplementedError("choice() of a zero-dimensional array is not supported")
     if isinstance(a, int) and a < 0:
         raise ValueError("a must be greater than or equal to 0")
+    if not isinstance(a, int | Remote) and np.ndim(a) != 1:
+        raise ValueError("a must be 1-dimensional or an integer")
     if p is not None and not isinstance(p, Remote):
         p = np.asarray(p)
         if p.ndim != 1:

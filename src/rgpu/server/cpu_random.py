@@ -59,15 +59,21 @@ def _power(g: Any, shape: tuple, dtype: np.dtype, a: Any) -> Any:
     return (1 - np.exp(-g.standard_exponential(shape))) ** (1.0 / np.asarray(a))
 
 
+def _logseries(g: Any, shape: tuple, dtype: np.dtype, p: Any) -> Any:
+    if np.any(np.asarray(p) <= 0):
+        raise ValueError("p <= 0.0")
+    return g.logseries(np.asarray(p, float), shape)
+
+
 _DRAWS: dict[str, Callable[..., Any]] = {
     "random": _uniform, "random_sample": _uniform, "uniform": _uniform, "normal": _normal,
     "standard_normal": _normal, "dirichlet": _dirichlet, "hypergeometric": _hypergeometric,
     "binomial": _binomial, "exponential": _exponential, "standard_exponential": _exponential,
-    "standard_t": _standard_t, "power": _power,
+    "standard_t": _standard_t, "power": _power, "logseries": _logseries,
 }  # fmt: skip
 
 #: NumPy's own method of the same name serves
-_PLAIN = """beta chisquare f gamma geometric gumbel laplace logistic lognormal logseries negative_binomial
+_PLAIN = """beta chisquare f gamma geometric gumbel laplace logistic lognormal negative_binomial
 noncentral_chisquare noncentral_f pareto poisson rayleigh standard_cauchy standard_gamma triangular vonmises
 wald weibull zipf""".split()
 
@@ -115,7 +121,7 @@ class CpuRandomState:
         self.seed(seed)
 
     def seed(self, seed: int) -> None:
-        self.generator = np.random.Generator(np.random.PCG64([int(seed), int(self.method)]))
+        self.generator = np.random.Generator(np.random.PCG64DXSM([int(seed), int(self.method)]))
 
 
 class CpuBitGenerator:
