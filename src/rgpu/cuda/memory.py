@@ -18,6 +18,8 @@ from rgpu.client import meta as layouts
 from rgpu.client.remote import Remote
 from rgpu.cuda import addresses, copying, handles, issue
 from rgpu.cuda.errors import INVALID_VALUE, invalid
+from rgpu.cuda.errors import CUDARuntimeError as CUDARuntimeError
+from rgpu.cuda.errors import OutOfMemoryError as OutOfMemoryError
 from rgpu.functions import views
 
 _U1 = np.dtype(np.uint8)
@@ -306,6 +308,9 @@ class _FunctionMemory(BaseMemory):
 
 
 from rgpu.cuda import pools  # noqa: E402 - pools allocate the memory defined above
+from rgpu.cuda.pools import MemoryAsyncPool as MemoryAsyncPool  # noqa: E402
+from rgpu.cuda.pools import MemoryPool as MemoryPool  # noqa: E402
+from rgpu.cuda.pools import SingleDeviceMemoryPool as SingleDeviceMemoryPool  # noqa: E402
 
 _parse_limit_string = pools.parse_limit
 
