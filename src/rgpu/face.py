@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rgpu import cuda
 from rgpu.client.pool import close, connect, reset, stats
 from rgpu.functions import namespace
 from rgpu.ndarray import ndarray
@@ -12,5 +13,11 @@ from rgpu.ndarray import ndarray
 def fill(names: dict[str, Any]) -> None:
     """Put CuPy's public names, and rgpu's own few, into a module's dictionary."""
     names.update(close=close, connect=connect, reset=reset, stats=stats, ndarray=ndarray)
+    names.update(
+        cuda=cuda,
+        is_available=cuda.is_available,
+        get_default_memory_pool=lambda: cuda.pools.default_pool,
+        get_default_pinned_memory_pool=lambda: cuda.pinned_memory.default_pool,
+    )
     namespace.fill(names, "cupy")
     names["__all__"] = sorted(name for name in names if not name.startswith("_"))

@@ -26,7 +26,7 @@ _IMPLICIT = (
 class ndarray(Remote):  # noqa: N801 - CuPy's name
     """A multi-dimensional array on a remote device (constructor as CuPy's: shape, dtype, memptr, strides, order)."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
     __module__ = "cupy"
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]

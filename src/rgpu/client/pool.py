@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import rgpu.link.zmq  # noqa: F401 - its exit handler drops the links: it must be registered before ours
@@ -28,6 +29,8 @@ from rgpu.errors import (
 )
 from rgpu.session import Session
 
+on_attach: list[Callable[[CommandStream], None]] = []  # told of each new session's stream
+
 _SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
 
 
@@ -37,7 +40,8 @@ class Device:
     def __init__(self, ordinal: int, daemon: DaemonClient, info: dict, settings: config.ClientConfig) -> None:
         self.ordinal, self.daemon, self.info, self.settings = ordinal, daemon, info, settings
         self.index: int = info["index"]
-        self.memory_total: int = info["memory_total"]
+        self.memory_total: int = info["memory_total"]  # more than this is refused before it is sent
+        self.memory_leased = self.memory_total
         self.name = f"device {ordinal} ({daemon.address}, {info['kind']}:{self.index})"
         self.session: bytes | None = None
         self._stream: CommandStream | None = None
@@ -70,8 +74,10 @@ class Device:
             on_silence=self._look_after,
         )
         stream.device = self
-        self.memory_total = granted.device.get("memory_total", self.memory_total)
+        self.memory_total = self.memory_leased = granted.device.get("memory_total", self.memory_total)
         self._stream = stream
+        for tell in on_attach:
+            tell(stream)
         return stream
 
     def _look_after(self, stream: CommandStream) -> None:
@@ -251,6 +257,11 @@ def current() -> Device:
     if found is None:
         found = get().device(0)
     return found
+
+
+def thread_has_device() -> bool:
+    """Whether this thread has used a device."""
+    return "device" in _thread.__dict__
 
 
 def current_stream() -> CommandStream:

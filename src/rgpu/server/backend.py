@@ -23,6 +23,7 @@ class Backend(ABC):
     array: type
     scalar: type | tuple[type, ...] = np.generic
     limit: int = 0
+    table: Any = None  # the session's, set by the executor: its accounts are what memory figures tell
 
     @abstractmethod
     def resolve(self, name: str) -> Callable[..., Any] | None:
@@ -59,6 +60,10 @@ class Backend(ABC):
     @abstractmethod
     def use_stream(self, stream: Any) -> None:
         """Make a stream object (or None) current for what follows."""
+
+    def explain(self, error: BaseException) -> BaseException:
+        """An exception as the client should see it: with arguments that make it again there."""
+        return error
 
     def release(self) -> None:  # noqa: B027 - a backend without pools has nothing to do
         """Give cached memory back to the device."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from rgpu.server.backend import Backend
 from rgpu.server.cpu import OVERRIDES
+from rgpu.server.cpu_device import FUNCTIONS
 
 
 class CpuBackend(Backend):
@@ -28,6 +29,8 @@ class CpuBackend(Backend):
         np.seterr(all="ignore")  # a GPU raises no floating-point warnings
 
     def resolve(self, name: str) -> Callable[..., Any] | None:
+        if name in FUNCTIONS:
+            return functools.partial(FUNCTIONS[name], self)
         found = OVERRIDES.get(name)
         if found is not None:
             return functools.partial(found, self) if getattr(found, "wants_backend", False) else found

@@ -6,7 +6,6 @@ behaviour: integer indices wrap, random streams are objects, results are arrays.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -142,64 +141,3 @@ def _ufunc_reduceat(name: str, *args: Any, **kwargs: Any) -> Any:
 @override("ufunc.at")
 def _ufunc_at(target: np.ndarray, name: str, indices: Any, b: Any = None) -> None:
     _ufunc(name).at(target, indices, *([] if b is None else [b]))
-
-
-# ---- device, streams, events: a cpu device runs everything in order ------------------------------
-
-
-@override("stream.create")
-def _stream_create(*_: Any) -> Any:
-    return CpuStream()
-
-
-@override("stream.synchronize")
-def _stream_synchronize(stream: Any = None) -> None:
-    return None
-
-
-@override("stream.wait_event")
-def _stream_wait_event(stream: Any, event: Any) -> None:
-    return None
-
-
-@override("stream.query")
-def _stream_query(stream: Any = None) -> bool:
-    return True
-
-
-class CpuStream:
-    """Commands run in order anyway; a stream only needs to exist."""
-
-
-class CpuEvent:
-    """Remembers when it was recorded."""
-
-    def __init__(self) -> None:
-        self.time: float | None = None
-
-
-@override("event.create")
-def _event_create(*_: Any) -> Any:
-    return CpuEvent()
-
-
-@override("event.record")
-def _event_record(event: CpuEvent, stream: Any = None) -> None:
-    event.time = time.perf_counter()
-
-
-@override("event.synchronize")
-def _event_synchronize(event: CpuEvent) -> None:
-    return None
-
-
-@override("event.query")
-def _event_query(event: CpuEvent) -> bool:
-    return True
-
-
-@override("event.elapsed")
-def _event_elapsed(start: CpuEvent, end: CpuEvent) -> float:
-    if start.time is None or end.time is None:
-        raise ValueError("event was not recorded")
-    return (end.time - start.time) * 1e3

@@ -18,7 +18,7 @@ import numpy as np
 
 from rgpu.errors import PredictionError, ProtocolError
 from rgpu.server.backend import Backend
-from rgpu.server.table import Table
+from rgpu.server.table import Table, charged
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import TABLE
 
@@ -34,7 +34,7 @@ class Executor:
 
     def __init__(self, backend: Backend, post: Callable[[list], None]) -> None:
         self.backend, self.post = backend, post
-        self.table = Table(backend.limit)
+        self.table = backend.table = Table(backend.limit)
         self.commands = 0
         self.functions = [backend.resolve(function.name) for function in TABLE]
         self.decode = values.Decoder(self.table.get)
@@ -88,7 +88,7 @@ class Executor:
             return  # a consequence of a poisoned operand, not news
         error._rgpu_reported = True  # type: ignore[attr-defined]
         text = "".join(traceback.format_exception(error))[-limits.LONG_TEXT :]
-        kind, args = describe_error(error)
+        kind, args = describe_error(self.backend.explain(error))
         where = getattr(error, "_rgpu_where", None)
         if where is None:
             where = error._rgpu_where = (batch, index)  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ class Executor:
             free(handle)
 
     def do_empty(self, out: int, dtype: Any, shape: list, strides: list | None) -> None:
-        self.table.admit(math.prod(shape) * values.decode_dtype(dtype).itemsize)
+        self.table.admit(charged(math.prod(shape) * values.decode_dtype(dtype).itemsize))
         array = self.backend.empty(tuple(shape), values.decode_dtype(dtype), strides and tuple(strides))
         self.table.put(out, array, array.nbytes)
 

@@ -25,14 +25,31 @@ class Poison:
         self.error = error
 
 
+class Account:
+    """What a memory pool of the session holds, and may hold (0: anything)."""
+
+    __slots__ = ("used", "limit")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.used, self.limit = 0, limit
+
+
+def charged(nbytes: int) -> int:
+    """What an array counts for: CuPy's pools give memory in units of 512 bytes, and say so."""
+    return -(-nbytes // 512) * 512
+
+
 class Table:
-    """handle -> object. ``used`` is the number of bytes owned by live arrays."""
+    """handle -> object. ``used`` is the number of bytes owned by live arrays; each counts in the
+    account that was current when it was entered."""
 
     def __init__(self, limit: int = 0) -> None:
         self.entries: dict[int, Any] = {}
         self.owned: dict[int, int] = {}
         self.used = 0
         self.limit = limit
+        self.account = self.default = Account()
+        self._accounts: dict[int, Account] = {}  # of the arrays in other accounts than the default one
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -51,6 +68,9 @@ class Table:
         """Refuse an array that would take the session beyond its limit (0: none)."""
         if self.limit and self.used + nbytes > self.limit:
             raise OutOfMemoryError(nbytes, self.used, self.limit)
+        account = self.account
+        if account.limit and account.used + nbytes > account.limit:
+            raise OutOfMemoryError(nbytes, account.used, account.limit)
 
     def put(self, handle: int, entry: Any, nbytes: int = 0) -> None:
         """Bind a new handle; a client that uses one twice breaks the protocol."""
@@ -59,9 +79,13 @@ class Table:
         if len(self.entries) >= limits.TABLE:
             raise ProtocolError(f"more than {limits.TABLE} live handles")
         if nbytes:
+            nbytes, account = charged(nbytes), self.account
             self.admit(nbytes)
             self.owned[handle] = nbytes
             self.used += nbytes
+            account.used += nbytes
+            if account is not self.default:
+                self._accounts[handle] = account
         self.entries[handle] = entry
 
     def poison(self, handle: int, error: BaseException) -> None:
@@ -72,9 +96,14 @@ class Table:
     def free(self, handle: int) -> None:
         """Forget a handle; unknown ones are ignored, freeing never fails."""
         self.entries.pop(handle, None)
-        self.used -= self.owned.pop(handle, 0)
+        nbytes = self.owned.pop(handle, 0)
+        if nbytes:
+            self.used -= nbytes
+            account = self._accounts.pop(handle, self.default) if self._accounts else self.default
+            account.used -= nbytes
 
     def clear(self) -> None:
         self.entries.clear()
         self.owned.clear()
-        self.used = 0
+        self._accounts.clear()
+        self.used = self.default.used = 0

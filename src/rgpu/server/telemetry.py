@@ -51,7 +51,7 @@ class CpuDevices:
 
     def __init__(self, count: int, first: int, device_memory: int) -> None:
         memory = device_memory or (int(host_memory() * _HOST_SHARE) // count >> 20 << 20)
-        model = _processor_name()
+        model = processor_name()
         threads = threads_per_device(count)
         self.devices = [
             Device(
@@ -194,7 +194,7 @@ def threads_per_device(cpu_devices: int) -> int:
     return max(1, cores // max(1, cpu_devices))
 
 
-def _processor_name() -> str:
+def processor_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -65,7 +65,8 @@ _TABLE = {
         ndarray.getitem ndarray.setitem ndarray.astype ndarray.byteswap
         ufunc.call ufunc.reduce ufunc.accumulate ufunc.reduceat ufunc.outer ufunc.at
         device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
-        event.create event.record event.synchronize event.query event.elapsed memory.free_all memory.set_limit""",
+        event.create event.record event.synchronize event.query event.elapsed
+        memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit""",
     # Handles of a declared class: the first argument of a method is the handle.
     "object": """
         random.RandomState random.XORWOW random.MRG32k3a random.Philox4x3210 random.Generator

@@ -1,0 +1,109 @@
+"""Commands follow the thread that issues them: its current CUDA stream and its memory pool.
+
+A worker runs one command after the other on one current stream, while each thread of the client has
+its own. ``follow`` makes a CommandStream tell the worker when that changes; one that never met a stream
+or a pool stays as it is and pays nothing. What is current is decided above, in ``rgpu.cuda``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from rgpu.client.stream import CommandStream
+from rgpu.wire import ops, values
+from rgpu.wire.functions import BY_NAME
+
+DEFAULT = 0  # as a stream: the default one; as a pool: the default one
+NO_POOL = -1  # memory that belongs to no pool
+
+
+class _Wanted(threading.local):
+    """What this thread's commands should run on; ``pool`` None: what the process uses."""
+
+    cuda_stream: int = DEFAULT
+    pool: int | None = None
+
+
+class FollowingStream(CommandStream):
+    """A CommandStream that has met CUDA streams or memory pools. Made by ``follow`` only."""
+
+    wanted: _Wanted
+    process_pool: int
+    told_stream: int
+    told_pool: int
+
+    def submit(self, command: tuple) -> None:
+        with self.lock:  # no other thread's command may come between the switch and this one
+            self._tell()
+            super().submit(command)
+
+    def submit_quietly(self, command: tuple) -> None:
+        with self.lock:
+            self._tell()
+            super().submit_quietly(command)
+
+    def write(self, handle: int, data: memoryview) -> None:
+        with self.lock:
+            self._tell()
+            super().write(handle, data)
+
+    def _tell(self) -> None:
+        wanted = self.wanted
+        if wanted.cuda_stream != self.told_stream:
+            self.told_stream = wanted.cuda_stream
+            super().submit(ops.UseStream.encode(self.told_stream))
+        pool = self.process_pool if wanted.pool is None else wanted.pool
+        if pool != self.told_pool:
+            self.told_pool = pool
+            argument = pool if pool in (DEFAULT, NO_POOL) else [values.HANDLE, pool]
+            super().submit(ops.Call.encode(BY_NAME["memory.use_pool"].id, [], [argument], {}))
+
+
+def follow(stream: CommandStream) -> FollowingStream:
+    """The same object, from now on following its threads."""
+    with stream.lock:
+        if not isinstance(stream, FollowingStream):
+            stream.wanted, stream.process_pool = _Wanted(), DEFAULT  # type: ignore[attr-defined]
+            stream.told_stream = stream.told_pool = DEFAULT  # type: ignore[attr-defined]
+            stream.__class__ = FollowingStream
+    return stream  # type: ignore[return-value]
+
+
+def use(stream: CommandStream, cuda_stream: int) -> None:
+    """This thread's commands to this device run on a CUDA stream (its handle; 0: the default one)."""
+    if cuda_stream != DEFAULT or isinstance(stream, FollowingStream):
+        follow(stream).wanted.cuda_stream = cuda_stream
+
+
+def use_pool(stream: CommandStream, pool: int | None) -> None:
+    """This thread's results on this device come from a pool (None: the process's)."""
+    if pool is not None or isinstance(stream, FollowingStream):
+        follow(stream).wanted.pool = pool
+
+
+def use_pool_everywhere(stream: CommandStream, pool: int) -> None:
+    """The same, for every thread that has not chosen its own."""
+    if pool != DEFAULT or isinstance(stream, FollowingStream):
+        follow(stream).process_pool = pool
+
+
+@contextlib.contextmanager
+def on(stream: CommandStream, cuda_stream: int | None = None, pool: int | None = None) -> Iterator[None]:
+    """Inside, this thread's commands run on another stream or take memory from another pool."""
+    following: Any = isinstance(stream, FollowingStream)
+    if cuda_stream in (None, DEFAULT) and pool in (None, DEFAULT) and not following:
+        yield
+        return
+    wanted = follow(stream).wanted
+    before = wanted.cuda_stream, wanted.pool
+    if cuda_stream is not None:
+        wanted.cuda_stream = cuda_stream
+    if pool is not None:
+        wanted.pool = pool
+    try:
+        yield
+    finally:
+        wanted.cuda_stream, wanted.pool = before

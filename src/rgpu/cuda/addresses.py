@@ -1,0 +1,94 @@
+"""Addresses for arrays that are on other machines.
+
+A root allocation gets an address when somebody asks for it, from a range no host pointer can be in and
+no other device's; it is never given twice. An integer leads back to the array as long as the array
+lives. Holds weak references only: asking for a pointer keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import weakref
+from typing import Any
+
+from rgpu.client.remote import Remote
+from rgpu.cuda import issue
+from rgpu.cuda.errors import INVALID_VALUE, invalid
+
+UNIT = 512  # CuPy's allocation unit: addresses are multiples of it
+_BASE = 1 << 60
+_SPAN = 1 << 54  # bytes of addresses of one device
+
+
+def round_up(size: int) -> int:
+    """What an allocation of this size takes."""
+    return -(-size // UNIT) * UNIT
+
+
+class _Range:
+    """The addresses of one device: starts in order, and who lives there."""
+
+    def __init__(self, base: int) -> None:
+        self.next = base + UNIT
+        self.starts: list[int] = []
+        self.roots: dict[int, tuple[weakref.ref, int]] = {}
+        self.by_handle: dict[int, int] = {}
+
+
+_ranges: dict[int, _Range] = {}
+_lock = threading.RLock()
+
+
+def is_device(address: int) -> bool:
+    """Whether an integer can only be one of ours."""
+    return address >= _BASE
+
+
+def of(root: Remote) -> int:
+    """The address of a root allocation (0 for an empty one)."""
+    if not root._meta.nbytes:
+        return 0
+    number, handle = issue.ordinal(root._stream), root._handle
+    with _lock:
+        found = _ranges.get(number)
+        if found is None:
+            found = _ranges[number] = _Range(_BASE + number * _SPAN)
+        address = found.by_handle.get(handle)
+        if address is None:
+            address = found.next
+            found.next += round_up(root._meta.nbytes)
+            found.starts.append(address)
+            found.by_handle[handle] = address
+            _enter(found, address, root)
+        elif found.roots[address][0]() is not root:
+            _enter(found, address, root)
+    return address
+
+
+def _enter(found: _Range, address: int, root: Remote) -> None:
+    handle = root._handle
+
+    def gone(reference: Any) -> None:
+        with _lock:
+            current = found.roots.get(address)
+            if current is not None and current[0] is reference:
+                del found.roots[address], found.by_handle[handle]
+                del found.starts[bisect.bisect_left(found.starts, address)]
+
+    found.roots[address] = (weakref.ref(root, gone), root._meta.nbytes)
+
+
+def find(address: int) -> tuple[Remote, int]:
+    """The root allocation that an address is in, and how far; CUDA's error for any other integer."""
+    with _lock:
+        found = _ranges.get((address - _BASE) // _SPAN)
+        index = bisect.bisect_right(found.starts, address) - 1 if found else -1
+        if found and index >= 0:
+            start = found.starts[index]
+            reference, nbytes = found.roots[start]
+            root = reference()
+            if root is not None and address <= start + round_up(nbytes):
+                offset = address - start + (root._offset if root._root is not None else 0)
+                return (root if root._root is None else root._root), offset
+    raise invalid(INVALID_VALUE, f"{address:#x} is not in any live allocation of this process on a device of the pool")

@@ -1,0 +1,10 @@
+"""``cupy.cuda.graph``: CUDA graphs.
+
+Names of CuPy's that are not here raise NotImplementedError with their name when used.
+"""
+
+from __future__ import annotations
+
+from rgpu import surface
+
+__getattr__, __dir__ = surface.face(__name__)

@@ -1,0 +1,1 @@
+"""``cupy_backends``: where CuPy keeps its lower half; the same modules as ``rgpu.cuda``."""

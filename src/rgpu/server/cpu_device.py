@@ -1,0 +1,154 @@
+"""What a cpu device says of itself, and its streams, events and memory pools.
+
+Commands run in order on the worker's thread, so a stream only needs to exist and an event only needs to
+know when it was reached. Pools are accounts of the table. The numbers of the device are those of the
+processor where it has them, and otherwise ones that let a program choose the size of its blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rgpu.server.table import Account
+from rgpu.server.telemetry import host_memory, processor_name
+
+_INVALID_HANDLE = 400
+_DISABLE_TIMING = 2
+_CUDA_VERSION = 12090  # the interfaces that are spoken here
+
+#: cudaDeviceAttr numbers of what a program may ask before it launches anything
+_ATTRIBUTES = {
+    1: 1024, 2: 1024, 3: 1024, 4: 64, 5: 2**31 - 1, 6: 65535, 7: 65535, 8: 49152, 9: 65536, 10: 32,
+    11: 2**31 - 1, 12: 65536, 14: 512, 15: 1, 17: 0, 18: 0, 19: 1, 20: 0, 31: 1, 32: 0, 35: 0, 39: 2048,
+    40: 1, 41: 1, 51: 32, 75: 8, 76: 0, 78: 1, 79: 1, 80: 1, 81: 102400, 82: 65536, 83: 1, 84: 0, 85: 0,
+    86: 0, 87: 2, 88: 0, 89: 0, 90: 1, 91: 0, 95: 0, 96: 0, 97: 101376, 100: 0, 101: 0, 106: 16, 115: 1,
+}  # fmt: skip
+
+#: properties that are one of those attributes
+_PROPERTIES = {
+    "sharedMemPerBlock": 8, "regsPerBlock": 12, "warpSize": 10, "maxThreadsPerBlock": 1, "totalConstMem": 9,
+    "major": 75, "minor": 76, "textureAlignment": 14, "texturePitchAlignment": 51, "multiProcessorCount": 16,
+    "kernelExecTimeoutEnabled": 17, "integrated": 18, "canMapHostMemory": 19, "computeMode": 20,
+    "concurrentKernels": 31, "ECCEnabled": 32, "pciBusID": 33, "pciDeviceID": 34, "pciDomainID": 50,
+    "tccDriver": 35, "clockRate": 13, "memoryClockRate": 36, "memoryBusWidth": 37, "l2CacheSize": 38,
+    "maxThreadsPerMultiProcessor": 39, "isMultiGpuBoard": 84, "cooperativeLaunch": 95,
+    "cooperativeMultiDeviceLaunch": 96, "deviceOverlap": 15, "asyncEngineCount": 40, "unifiedAddressing": 41,
+    "streamPrioritiesSupported": 78, "globalL1CacheSupported": 79, "localL1CacheSupported": 80,
+    "sharedMemPerMultiprocessor": 81, "regsPerMultiprocessor": 82, "managedMemory": 83,
+    "multiGpuBoardGroupID": 85, "hostNativeAtomicSupported": 86, "singleToDoublePrecisionPerfRatio": 87,
+    "pageableMemoryAccess": 88, "concurrentManagedAccess": 89, "computePreemptionSupported": 90,
+    "canUseHostPointerForRegisteredMem": 91, "sharedMemPerBlockOptin": 97,
+    "pageableMemoryAccessUsesHostPageTables": 100, "directManagedMemAccessFromHost": 101,
+    "maxBlocksPerMultiProcessor": 106,
+}  # fmt: skip
+
+
+class CUDARuntimeError(RuntimeError):
+    """Rebuilt on the client from its status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class CpuStream:
+    """Commands run in order anyway; a stream only needs to exist."""
+
+
+class CpuEvent:
+    """Remembers when it was reached."""
+
+    def __init__(self, flags: int) -> None:
+        self.timing = not flags & _DISABLE_TIMING
+        self.time: float | None = None
+
+
+def _info(backend: Any) -> dict:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    attributes = _ATTRIBUTES | {
+        13: 0, 16: int(os.environ.get("OMP_NUM_THREADS", cores)), 33: backend.device, 34: 0, 36: 0, 37: 64, 38: 0, 50: 0,
+    }  # fmt: skip
+    properties: dict[str, Any] = {name: attributes[number] for name, number in _PROPERTIES.items()}
+    properties |= {
+        "name": f"CPU {processor_name()}".encode(),
+        "totalGlobalMem": _total(backend),
+        "maxThreadsDim": tuple(attributes[i] for i in (2, 3, 4)),
+        "maxGridSize": tuple(attributes[i] for i in (5, 6, 7)),
+        "uuid": bytes(15) + bytes([backend.device & 0xFF]),
+    }
+    return {
+        "properties": properties,
+        "attributes": attributes,
+        "driver_version": _CUDA_VERSION,
+        "runtime_version": _CUDA_VERSION,
+    }
+
+
+def _total(backend: Any) -> int:
+    return backend.limit or host_memory()
+
+
+def _memory(backend: Any) -> list[int]:
+    total = _total(backend)
+    return [max(0, total - backend.table.used), total]
+
+
+def _account(backend: Any, pool: Account | None) -> Account:
+    return backend.table.default if pool is None else pool
+
+
+def _use_pool(backend: Any, pool: Any) -> None:
+    """0: the default pool, -1: none."""
+    backend.table.account = pool if isinstance(pool, Account) else backend.table.default if pool == 0 else Account()
+
+
+def _figures(backend: Any, pool: Account | None) -> list[int]:
+    """[used, total, free blocks, limit]; freed memory goes back to the process at once."""
+    account = _account(backend, pool)
+    return [account.used, account.used, 0, account.limit]
+
+
+def _set_limit(backend: Any, pool: Account | None, limit: int) -> None:
+    _account(backend, pool).limit = limit
+
+
+def _nothing(backend: Any, *_: Any) -> None:
+    """On a device that runs everything in order there is nothing to wait for."""
+
+
+def _ready(backend: Any, *_: Any) -> bool:
+    return True
+
+
+def _record(backend: Any, event: CpuEvent, stream: CpuStream | None = None) -> None:
+    event.time = time.perf_counter()
+
+
+def _elapsed(backend: Any, start: CpuEvent, end: CpuEvent) -> float:
+    if start.time is None or end.time is None or not (start.timing and end.timing):
+        raise CUDARuntimeError(_INVALID_HANDLE)
+    return (end.time - start.time) * 1e3
+
+
+#: by declared name; the first argument is the backend
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "device.info": _info,
+    "device.memory": _memory,
+    "stream.create": lambda backend, *_: CpuStream(),
+    "stream.synchronize": _nothing,
+    "stream.wait_event": _nothing,
+    "stream.query": _ready,
+    "event.create": lambda backend, flags: CpuEvent(flags),
+    "event.record": _record,
+    "event.synchronize": _nothing,
+    "event.query": _ready,
+    "event.elapsed": _elapsed,
+    "memory.create_pool": lambda backend: Account(),
+    "memory.use_pool": _use_pool,
+    "memory.figures": _figures,
+    "memory.free_all": _nothing,
+    "memory.set_limit": _set_limit,
+}
