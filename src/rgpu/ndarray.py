@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import meta as layouts
-from rgpu.client import pool
+from rgpu.client import pool, predict
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch, indexing, views
 from rgpu.functions.ufunc import UFUNCS
@@ -332,9 +332,22 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def sort(self, axis: int = -1) -> None:
         if not self._meta.ndim:
             raise np.exceptions.AxisError("Sorting arrays with the rank of zero is not supported")
+        self._sortable(axis)
         dispatch.run_internal("ndarray.sort", self, axis)
 
+    def _sortable(self, axis: Any) -> int:
+        """The axis of a sort in place, checked now: nobody waits for the worker's objection."""
+        if not self._meta.c:
+            raise NotImplementedError("Sorting non-contiguous array is not supported.")
+        return predict.axis(axis, self._meta.ndim)
+
     def partition(self, kth: Any, axis: int = -1) -> None:
+        if not self._meta.ndim:
+            raise np.exceptions.AxisError("Sorting arrays with the rank of zero is not supported")
+        extent = self._meta.shape[self._sortable(axis)]
+        for k in kth if isinstance(kth, tuple | list) else (kth,):
+            if not -extent <= k < extent:
+                raise ValueError(f"kth(={k}) out of bounds {extent}")
         dispatch.run_internal("ndarray.partition", self, kth, axis)
 
     def put(self, indices: Any, values: Any, mode: str = "wrap") -> None:

@@ -169,7 +169,11 @@ def metas(x: Any) -> Any:
 
 
 _HOST_KINDS = {"object", "internal"}
-_HOST_FUNCTIONS = {"percentile", "quantile", "nanpercentile", "nanquantile", "pad", "interp", "take", "tile", "repeat"}
+_HOST_FUNCTIONS = {
+    "percentile", "quantile", "pad", "interp", "take", "tile", "repeat", "histogram", "histogramdd", "histogram2d",
+    "average", "einsum", "isclose", "allclose", "linspace", "logspace", "gradient", "diff", "roll", "resize",
+    "unravel_index", "ravel_multi_index", "iscomplex", "isreal", "append", "cross", "tril", "triu", "vander", "unwrap",
+}  # fmt: skip
 
 
 def call(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -185,8 +189,10 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
             return call(name, *args, **kwargs)
     accept = kind in _HOST_KINDS or name in _HOST_FUNCTIONS
     encoded = _Arguments(stream, args, kwargs, accept)
-    if kind in ("mutate", "internal") or out is not None:
+    if kind in ("mutate", "internal"):
         return run(function, encoded, out)
+    if out is not None:
+        return into(out, name, args, kwargs)
     if kind == "wait":
         return ask(function, encoded)
     key = (function.id, *encoded.key)
@@ -196,11 +202,26 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
         key, tree = None, None
     if tree is None:
         tree = predict.predict(name, kind, metas(args), {k: metas(x) for k, x in kwargs.items()})
-        if tree is None:
-            return ask(function, encoded, key)
+        if tree is None or tree is predict.WAIT:
+            return ask(function, encoded, None if tree is predict.WAIT else key)
         if key is not None:
             predict.learned[key] = tree
     return submit(function, encoded, tree)
+
+
+def into(out: Any, name: str, args: tuple, kwargs: dict) -> Any:
+    """``name(..., out=out)``: the result, assigned. Reductions and scans cast as they like, as CuPy's do."""
+    if not isinstance(out, Remote):
+        raise TypeError(f"Output arguments type must be cupy.ndarray, not {type(out)}")
+    result = call(name, *args, **{key: x for key, x in kwargs.items() if key != "out"})
+    source, target = result._meta, out._meta
+    if source.shape != target.shape:
+        raise ValueError(f"Output shape mismatch: expected {source.shape}, got {target.shape}")
+    casting = "unsafe" if BY_NAME[name].kind in ("reduce", "scan") else "same_kind"
+    if not np.can_cast(source.dtype, target.dtype, casting):
+        raise TypeError(f"Cannot cast the result from {source.dtype!r} to {target.dtype!r} with casting rule {casting!r}")
+    run_internal("ndarray.astype", out, result)
+    return out
 
 
 def call_learned(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.functions import callables, creation, dispatch, files, grids, host, iterate, shapes
+from rgpu.functions import callables, creation, dispatch, files, grids, host, iterate, shapes, signatures
 from rgpu.functions.ufunc import UFUNCS, ufunc
 from rgpu.wire.functions import BY_NAME
 
@@ -21,7 +21,10 @@ _ALIASES = {"alltrue": "all", "sometrue": "any", "product": "prod", "cumproduct"
 def function(name: str) -> Any:
     """The user's callable of a declared function."""
 
+    bind = signatures.binder(name)
+
     def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = bind(args, kwargs)
         return dispatch.call(name, *args, **kwargs)
 
     call.__name__ = call.__qualname__ = name.rpartition(".")[2]

@@ -261,12 +261,15 @@ def _strides_of(shape: Any, strides: Any) -> tuple:
 
 def describe_error(error: BaseException) -> tuple[str, list]:
     """Class name and plain arguments of an exception, for the client to rebuild it."""
+    kind = type(error)
     args = [x if isinstance(x, bool | int | float | str) else str(x) for x in error.args]
+    if kind.__module__.endswith("._exceptions"):  # NumPy's private ones, whose arguments are not their message
+        kind, args = next(c for c in kind.__mro__ if c.__module__ == "builtins"), [str(error)]
     args = [x if not isinstance(x, int) or abs(x) < 2**63 else str(x) for x in args]
     status = getattr(error, "status", None)
     if isinstance(status, int) and type(error).__name__.endswith("Error"):
         args = [status]
-    return type(error).__name__[: limits.TEXT], [values.encode(x, lambda _: None) for x in args]
+    return kind.__name__[: limits.TEXT], [values.encode(x, lambda _: None) for x in args]
 
 
 def serve(connection: Any, backend: Backend, report: Callable[[dict], None]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from rgpu.client.meta import Meta as Meta
 from rgpu.client.meta import fresh as fresh
 from rgpu.client.predict import create, dry, fourier, join, select
+from rgpu.client.predict.axes import one as axis  # noqa: F401
 from rgpu.client.predict.dry import WAIT as WAIT
 from rgpu.client.predict.elementwise import elementwise as elementwise
 from rgpu.client.predict.elementwise import inplace as inplace
@@ -30,9 +31,7 @@ def predict(name: str, kind: str, args: tuple, kwargs: dict) -> Any:
     rule = RULES.get(name)
     try:
         if rule is not None:
-            found = rule(*args, **kwargs)
-            if found is not None:
-                return found
+            return rule(*args, **kwargs)
         if kind in ("reduce", "like"):
             return dry.relabelled(name, args, kwargs)
         if kind in ("unary", "binary", "ufunc", "pure", "scan"):

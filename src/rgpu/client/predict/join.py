@@ -302,7 +302,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "repeat": repeat, "resize": resize, "pad": pad, "diff": diff, "ediff1d": ediff1d, "convolve": convolve,
     "correlate": correlate, "outer": outer, "kron": kron, "vdot": vdot, "inner": inner, "tensordot": tensordot,
     **{name: scan(name) for name in "cumsum cumprod nancumsum nancumprod".split()},
-    "cumproduct": scan("cumprod"), "cumulative_sum": cumulative, "cumulative_prod": cumulative,
+    "cumulative_sum": cumulative, "cumulative_prod": cumulative,
     "packbits": packbits, "unpackbits": unpackbits, "linalg.tensorinv": tensorinv,
     "linalg.tensorsolve": tensorsolve, "in1d": flat_membership, "isin": membership,
 }  # fmt: skip

@@ -5,6 +5,8 @@ Each rule has CuPy's parameters and returns a layout, ``WAIT`` where the data de
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -126,12 +128,15 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Meta | None:
     return fresh(x.shape, _INT) if ok else None
 
 
-def quantile(
-    a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, method: str = "linear",
+def _quantile(
+    scale: float, a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, interpolation: Any = None,
 ) -> Meta | None:  # fmt: skip
     q_shape = shape_of(q)
     if type(a) is not Meta or interpolation is not None or len(q_shape) > 1 or type(q) is Meta or not a.size:
+        return None
+    ratios = np.asarray(q, float) / scale
+    if not ((ratios >= 0).any() and (ratios <= 1).any()):
         return None
     if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
         return None
@@ -149,12 +154,13 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, density: bool = False, 
         return None
     if type(weights) is Meta and weights.shape != x.shape:
         return None
-    if type(bins) is Meta:
-        count, edges = bins.size - 1, bins.dtype
-    else:
-        count, edges = operator.index(bins), np.result_type(x.dtype, np.float64 if x.dtype.kind in "biu" else x.dtype)
-        if x.dtype.kind == "f" and range is not None and not all(isinstance(n, int | float) for n in range):
-            return None
+    if not isinstance(bins, int):
+        return WAIT  # the edges are checked, as CuPy does
+    if range is not None and not (len(range) == 2 and all(isinstance(n, int | float) for n in range)):
+        return WAIT
+    if range is not None and not (-math.inf < range[0] <= range[1] < math.inf):
+        return None
+    count, edges = bins, np.result_type(x.dtype, np.float64 if x.dtype.kind in "biu" else x.dtype)
     if count < 1:
         return None
     counts = _INT if weights is None or weights.dtype.kind in "biu" else np.result_type(weights.dtype, np.float64)
@@ -173,10 +179,15 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "wrap", order: st
     return fresh(np.broadcast_shapes(*[x.shape for x in multi_index]), _INT)
 
 
+def learn(*_: Any, **__: Any) -> None:
+    """The signature decides, but only the worker knows: the first call waits."""
+
+
 RULES: dict[str, Callable[..., Any]] = {
     "where": where, "clip": clip, "roll": roll, "sort": sort, "argsort": argsort, "take": take, "lexsort": lexsort,
     "partition": partition, "argpartition": argpartition, "tril": same, "triu": same,
     "array_equal": truth, "array_equiv": truth, "allclose": allclose, "isclose": isclose,
-    "searchsorted": searchsorted, "digitize": digitize, "percentile": quantile, "quantile": quantile,
-    "histogram": histogram, "ravel_multi_index": ravel_multi_index,
+    "searchsorted": searchsorted, "digitize": digitize, "percentile": functools.partial(_quantile, 100.0),
+    "quantile": functools.partial(_quantile, 1.0),
+    "histogram": histogram, "histogram2d": learn, "histogramdd": learn, "ravel_multi_index": ravel_multi_index,
 }  # fmt: skip

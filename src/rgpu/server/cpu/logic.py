@@ -22,13 +22,8 @@ def _answer(function: Callable[..., Any]) -> Callable[..., Any]:
 for _name in ("array_equal", "array_equiv", "allclose", "count_nonzero"):
     override(_name)(_answer(getattr(np, _name)))
 
-override("alltrue")(np.all)
-override("sometrue")(np.any)
-override("product")(np.prod)
-override("cumproduct")(np.cumprod)
-override("round_")(np.round)
+override("trapezoid")(getattr(np, "trapezoid", None) or np.trapz)  # type: ignore[attr-defined]
 override("row_stack")(np.vstack)
-override("trapz")(getattr(np, "trapezoid", None) or np.trapz)  # type: ignore[attr-defined]
 
 
 @override("msort")
@@ -79,13 +74,15 @@ def _sort_complex(a: np.ndarray) -> Any:
 
 @override("bincount")
 def _bincount(x: np.ndarray, weights: Any = None, minlength: Any = None) -> Any:
+    if x.ndim != 1:
+        raise ValueError("object too deep for desired array" if x.ndim else "object of too small depth for desired array")
     if x.dtype.kind == "f":
         raise TypeError("x must be int array")
     if weights is not None and x.shape != weights.shape:
         raise ValueError("The weights and list don't have the same length.")
-    if x.ndim == 1 and x.size and x.min() < 0:
+    if x.size and x.min() < 0:
         raise ValueError("The first argument of bincount must be non-negative")
-    if not x.size and x.ndim == 1:
+    if not x.size:
         return np.zeros(0 if minlength is None else minlength, np.intp)
     return np.bincount(x.astype(np.int64), weights, 0 if minlength is None else minlength)
 

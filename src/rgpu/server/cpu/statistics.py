@@ -22,7 +22,7 @@ def _quantile(
         q = np.asarray(q)
     if not (np.count_nonzero(0.0 <= q) and np.count_nonzero(q <= 1.0)):
         raise ValueError("Quantiles must be in the range [0, 1]")
-    return _unchecked(a, q, axis, out, method, keepdims)
+    return _unchecked(a, q, axis, out, method, keepdims, overwrite_input)
 
 
 @override("percentile")
@@ -36,10 +36,10 @@ def _percentile(
     q = q / 100
     if not (np.count_nonzero(0.0 <= q) and np.count_nonzero(q <= 1.0)):
         raise ValueError("Percentiles must be in the range [0, 100]")
-    return _unchecked(a, q, axis, out, method, keepdims)
+    return _unchecked(a, q, axis, out, method, keepdims, overwrite_input)
 
 
-def _unchecked(a: np.ndarray, q: Any, axis: Any, out: Any, method: str, keepdims: bool) -> Any:
+def _unchecked(a: np.ndarray, q: Any, axis: Any, out: Any, method: str, keepdims: bool, overwrite: bool) -> Any:
     if np.ndim(q) > 1:
         raise ValueError(f"Expected q to have a dimension of 1.\nActual: {np.ndim(q)} != 1")
     if method not in _METHODS:
@@ -49,6 +49,8 @@ def _unchecked(a: np.ndarray, q: Any, axis: Any, out: Any, method: str, keepdims
     wide = a if exact or a.dtype.kind == "c" else a.astype(np.result_type(dtype, np.float32))
     result = np.quantile(wide, np.asarray(q, float), axis=axis, method=method, keepdims=keepdims)
     result = np.asarray(result).astype(dtype)
+    if overwrite and a.flags.c_contiguous:
+        a.reshape(-1).sort() if axis is None else a.sort(axis=axis if isinstance(axis, int) else -1)
     if out is None:
         return result
     out[...] = result
@@ -65,6 +67,8 @@ def _histogram(
         raise NotImplementedError("only integer and array bins are implemented")
     if x.dtype == bool:
         x = x.astype(np.uint8)
+    if np.ndim(bins) > 1:
+        raise ValueError("`bins` must be 1d, when an array")
     if np.ndim(bins) == 0 and operator.index(bins) < 1:
         raise ValueError("`bins` must be positive, when an integer")
     counts, edges = np.histogram(x, bins, _pair(range), density=density, weights=weights)
@@ -87,6 +91,18 @@ def _histogramdd(
         raise ValueError("array-like bins not supported")
     counts, edges = np.histogramdd(sample, bins, range, density=density, weights=weights)
     return counts, list(edges)
+
+
+@override("histogram2d")
+def _histogram2d(
+    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: Any = None  # noqa: A002
+) -> Any:
+    if isinstance(bins, list | tuple) and len(bins) > 2:
+        raise ValueError("array-like bins not supported in CuPy")
+    if isinstance(bins, np.ndarray):
+        bins = [bins, bins]
+    counts, edges = _histogramdd([x, y], bins, range, weights, bool(density))
+    return counts, *edges
 
 
 @override("average")
