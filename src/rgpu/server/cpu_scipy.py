@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.server import sparse
 from rgpu.wire.functions import TABLE
 
 _PREFIX = "cupyx.scipy."
@@ -65,6 +66,7 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
     for function in TABLE
     if function.name.startswith(_PREFIX)
 }
+OVERRIDES.update(sparse.overrides("scipy.sparse"))
 OVERRIDES["cupyx.scipy.special.sph_harm"] = _sph_harm
 OVERRIDES["cupyx.rsqrt"] = lambda x: (1 / np.sqrt(x)).astype(np.sqrt(x[:0] if np.ndim(x) else x).dtype)
 for _name, _ufunc in {"add": np.add, "max": np.maximum, "min": np.minimum}.items():

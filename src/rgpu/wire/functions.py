@@ -95,6 +95,12 @@ _TABLE = {
 
 #: SciPy functions of cupyx.scipy by module: element-wise, learned by signature, decided by the data
 _SCIPY = {
+    ("sparse", "sparse"): """
+        from_dense convert toarray matmul rmatmul add subtract multiply divide power compare getitem setitem sum
+        mean max min argmax argmin diagonal getnnz count_nonzero nonzero maximum minimum transpose reshape setdiag
+        sum_duplicates sort_indices eliminate_zeros eye diags bmat vstack hstack block_diag kron kronsum tril triu
+        find linalg.norm linalg.spsolve linalg.spsolve_triangular linalg.cg linalg.gmres linalg.cgs
+        linalg.bicgstab linalg.minres linalg.lsqr linalg.lsmr linalg.eigsh linalg.svds linalg.matrix_power""",
     ("special", "special"): """
         bdtr bdtrc bdtri beta betainc betaincinv betaln binom boxcox boxcox1p btdtr btdtri cbrt chdtr
         chdtrc chdtri cosdg cosm1 cotdg digamma ellipeinc ellipj ellipk ellipkinc ellipkm1 entr erf erfc
