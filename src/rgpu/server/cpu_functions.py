@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server import cpu_random
+from rgpu.server import cpu_random, cpu_scipy
 
-OVERRIDES: dict[str, Callable[..., Any]] = {**cpu_random.OVERRIDES}
+OVERRIDES: dict[str, Callable[..., Any]] = {**cpu_random.OVERRIDES, **cpu_scipy.OVERRIDES}
 
 
 def override(name: str, wants_backend: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -66,7 +66,8 @@ _TABLE = {
         ufunc.call ufunc.reduce ufunc.accumulate ufunc.reduceat ufunc.outer ufunc.at
         device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
         event.create event.record event.synchronize event.query event.elapsed
-        memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit""",
+        memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
+        cupyx.scatter_add cupyx.scatter_max cupyx.scatter_min cupyx.rsqrt""",
     # Handles of a declared class: the first argument of a method is the handle.
     "object": """
         random.RandomState random.XORWOW random.MRG32k3a random.Philox4x3210 random.Generator
@@ -92,6 +93,80 @@ _TABLE = {
 }
 
 
+#: SciPy functions of cupyx.scipy by module: element-wise, learned by signature, decided by the data
+_SCIPY = {
+    ("sparse", "sparse"): """
+        from_dense convert toarray matmul rmatmul add subtract multiply divide power compare getitem setitem sum
+        mean max min argmax argmin diagonal getnnz count_nonzero nonzero maximum minimum transpose reshape setdiag
+        sum_duplicates sort_indices eliminate_zeros eye diags bmat vstack hstack block_diag kron kronsum tril triu
+        find linalg.norm linalg.spsolve linalg.spsolve_triangular linalg.cg linalg.gmres linalg.cgs
+        linalg.bicgstab linalg.minres linalg.lsqr linalg.lsmr linalg.eigsh linalg.svds linalg.matrix_power""",
+    ("special", "special"): """
+        bdtr bdtrc bdtri beta betainc betaincinv betaln binom boxcox boxcox1p btdtr btdtri cbrt chdtr
+        chdtrc chdtri cosdg cosm1 cotdg digamma ellipeinc ellipj ellipk ellipkinc ellipkm1 entr erf erfc
+        erfcinv erfcx erfinv exp1 exp10 exp2 expi expit expm1 expn exprel fdtr fdtrc fdtri gamma gammainc
+        gammaincc gammainccinv gammaincinv gammaln gammasgn gdtr gdtrc huber i0 i0e i1 i1e inv_boxcox
+        inv_boxcox1p j0 j1 k0 k0e k1 k1e kl_div log1p log_expit log_ndtr loggamma logit lpmv multigammaln
+        nbdtr nbdtrc nbdtri ndtr ndtri pdtr pdtrc pdtri poch polygamma pseudo_huber psi radian rel_entr
+        rgamma round shichi sici sinc sindg spherical_yn tandg wright_bessel xlog1py xlogy y0 y1 yn zeta
+        zetac""",
+    ("scipy", "special"): """
+        lambertw log_softmax logsumexp softmax sph_harm sph_harm_y""",
+    ("scipy", "ndimage"): """
+        affine_transform binary_closing binary_dilation binary_erosion binary_fill_holes
+        binary_hit_or_miss binary_opening binary_propagation black_tophat convolve convolve1d correlate
+        correlate1d distance_transform_edt fourier_ellipsoid fourier_gaussian fourier_shift
+        fourier_uniform gaussian_filter gaussian_filter1d gaussian_gradient_magnitude gaussian_laplace
+        generate_binary_structure grey_closing grey_dilation grey_erosion grey_opening iterate_structure
+        laplace map_coordinates maximum maximum_filter maximum_filter1d mean median median_filter minimum
+        minimum_filter minimum_filter1d morphological_gradient morphological_laplace percentile_filter
+        prewitt rank_filter shift sobel spline_filter spline_filter1d standard_deviation sum sum_labels
+        uniform_filter uniform_filter1d variance white_tophat""",
+    ("scipy_wait", "ndimage"): """
+        center_of_mass extrema find_objects histogram label maximum_position minimum_position zoom rotate""",
+    ("scipy", "signal"): """
+        abcd_normalize bilinear_zpk bode buttap butter buttord cheb1ap cheb1ord cheb2ap cheb2ord cheby1
+        cheby2 check_COLA check_NOLA chirp choose_conv_method coherence cont2discrete convolve convolve2d
+        correlate correlate2d correlation_lags csd cspline1d cspline1d_eval cspline2d czt czt_points dbode
+        dfreqresp ellip ellipap ellipord fftconvolve filtfilt firls firwin firwin2 freqresp freqs
+        freqs_zpk freqz freqz_sos freqz_zpk gauss_spline gausspulse get_window group_delay hilbert
+        hilbert2 iirfilter iirnotch iirpeak impulse istft kaiser_atten kaiser_beta kaiserord lfilter
+        lfilter_zi lfiltic lp2bp_zpk lp2bs_zpk lp2hp_zpk lp2lp_zpk lsim max_len_seq medfilt medfilt2d
+        minimum_phase oaconvolve order_filter periodogram qspline1d qspline1d_eval qspline2d resample
+        savgol_coeffs savgol_filter sawtooth sepfir2d sos2tf sos2zpk sosfilt sosfilt_zi sosfiltfilt
+        sosfreqz spectrogram spline_filter square ss2tf step stft sweep_poly symiirorder1 symiirorder2
+        unit_impulse upfirdn welch wiener zoom_fft zpk2tf""",
+    ("scipy_wait", "signal"): """
+        argrelextrema argrelmax argrelmin decimate deconvolve detrend find_peaks iirdesign invres invresz
+        lombscargle normalize peak_prominences peak_widths resample_poly residue residuez ss2zpk tf2sos
+        tf2ss tf2zpk unique_roots vectorstrength zpk2sos zpk2ss bilinear lp2lp lp2hp lp2bp lp2bs iircomb
+        gammatone dlsim dstep dimpulse""",
+    ("scipy", "signal.windows"): """
+        barthann bartlett blackman blackmanharris bohman boxcar chebwin cosine exponential flattop
+        gaussian general_cosine general_gaussian general_hamming get_window hamming hann kaiser
+        kaiser_bessel_derived lanczos nuttall parzen taylor triang tukey""",
+    ("scipy", "fft"): """
+        dct dctn dst dstn fft fft2 fftfreq fftn fftshift fht hfft hfft2 hfftn idct idctn idst idstn ifft
+        ifft2 ifftn ifftshift ifht ihfft ihfft2 ihfftn irfft irfft2 irfftn next_fast_len rfft rfft2
+        rfftfreq rfftn""",
+    ("scipy", "fftpack"): """
+        fft fft2 fftn ifft ifft2 ifftn irfft rfft""",
+    ("scipy", "linalg"): """
+        bandwidth block_diag circulant companion convolution_matrix dft expm fiedler fiedler_companion
+        hadamard hankel helmert hilbert khatri_rao leslie lu lu_factor lu_solve solve_triangular toeplitz""",
+    ("scipy", "stats"): """
+        boxcox_llf entropy trim_mean zmap zscore""",
+    ("scipy", "spatial"): """
+        distance_matrix""",
+    ("scipy", "spatial.distance"): """
+        canberra cdist chebyshev cityblock correlation cosine euclidean hamming jensenshannon minkowski
+        pdist russellrao sqeuclidean""",
+    ("scipy", "interpolate"): """
+        barycentric_interpolate interpn krogh_interpolate make_interp_spline make_lsq_spline
+        pchip_interpolate splantider splder""",
+}
+
+
 class Function(NamedTuple):
     """One entry: its number on the wire, CuPy's name, and the kind of its result."""
 
@@ -100,12 +175,11 @@ class Function(NamedTuple):
     kind: str
 
 
-TABLE: tuple[Function, ...] = tuple(
-    Function(number, name, kind)
-    for number, (name, kind) in enumerate(
-        (name, kind) for kind, names in _TABLE.items() for name in dict.fromkeys(names.split())
-    )
-)
+_WORDS = [(name, kind) for kind, names in _TABLE.items() for name in dict.fromkeys(names.split())]
+_WORDS += [
+    (f"cupyx.scipy.{module}.{name}", kind) for (kind, module), names in _SCIPY.items() for name in names.split()
+]
+TABLE: tuple[Function, ...] = tuple(Function(number, *word) for number, word in enumerate(_WORDS))
 BY_NAME: dict[str, Function] = {function.name: function for function in TABLE}
 if len(BY_NAME) != len(TABLE):
     raise TypeError("a function is declared twice in wire/functions.py")

@@ -1,0 +1,10 @@
+"""``cupyx.scipy.fft``: discrete Fourier transforms that keep the precision of their input.
+
+From the table of declared functions; names that are not there yet say so when used.
+"""
+
+from rgpu import surface
+from rgpu.cupyx.scipy import _table
+
+_table.fill(globals(), "fft")
+__getattr__, __dir__ = surface.face(__name__)

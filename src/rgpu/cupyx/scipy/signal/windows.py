@@ -1,0 +1,10 @@
+"""``cupyx.scipy.signal.windows``: window functions.
+
+From the table of declared functions; names that are not there yet say so when used.
+"""
+
+from rgpu import surface
+from rgpu.cupyx.scipy import _table
+
+_table.fill(globals(), "signal.windows")
+__getattr__, __dir__ = surface.face(__name__)

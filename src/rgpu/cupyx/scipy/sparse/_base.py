@@ -1,0 +1,336 @@
+"""What all sparse matrices of the client have in common: arithmetic, reductions, conversions.
+
+A matrix is its format, its shape and device arrays; it holds no data here. What acts on the values
+alone is done on the value array; everything else is a declared operation of the worker.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from rgpu.client.remote import Remote
+from rgpu.cupyx.scipy.sparse import _call
+from rgpu.functions import creation, dispatch
+
+_VALUES = "sin tan arcsin arctan sinh tanh arcsinh arctanh expm1 log1p deg2rad rad2deg sqrt floor ceil trunc rint sign"
+_SCALARS = (bool, int, float, complex, np.generic)
+
+
+def is_scalar(x: Any) -> bool:
+    return isinstance(x, _SCALARS) or (isinstance(x, Remote | np.ndarray) and x.ndim == 0)  # type: ignore[union-attr]
+
+
+class spmatrix:  # noqa: N801 - CuPy's name
+    """Base of the sparse matrices."""
+
+    __module__ = "cupyx.scipy.sparse"
+    __array_priority__ = 101
+    __array_ufunc__ = None
+    _rgpu_on_device = True
+    format = ""
+    maxprint = 50
+    ndim = 2
+    data: Any
+    _shape: tuple[int, int]
+
+    # ---- parts ------------------------------------------------------------------------------------
+
+    def _arrays(self) -> tuple:
+        raise NotImplementedError
+
+    def _set_arrays(self, arrays: tuple) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def _of(cls, arrays: Any, shape: Any) -> Any:
+        """A matrix over these arrays, without checks or copies."""
+        matrix = object.__new__(cls)
+        matrix._set_arrays(tuple(arrays))
+        matrix._shape = (int(shape[0]), int(shape[1]))
+        return matrix
+
+    def _parts(self) -> tuple:
+        return (f"sparse:{self.format}", *self._shape, *self._arrays())
+
+    def _with_values(self, values: Any) -> Any:
+        """The same pattern with other values."""
+        return type(self)._of((values, *self._arrays()[1:]), self._shape)
+
+    def _become(self, other: Any) -> None:
+        """Take over another matrix's content, for operations in place."""
+        self._set_arrays(other.asformat(self.format)._arrays())
+
+    shape = property(lambda self: self._shape)
+    dtype = property(lambda self: self.data.dtype)
+    nnz = property(lambda self: self.getnnz())
+    size = property(lambda self: self.getnnz())
+    device = property(lambda self: self.data.device)
+    T = property(lambda self: self.transpose())
+    H = property(lambda self: self.getH())
+    A = property(lambda self: self.toarray())
+    real = property(lambda self: self._with_values(self.data.real.copy()))
+    imag = property(lambda self: self._with_values(self.data.imag.copy()))
+
+    def get_shape(self) -> tuple[int, int]:
+        return self._shape
+
+    def getformat(self) -> str:
+        return self.format
+
+    def getmaxprint(self) -> int:
+        return self.maxprint
+
+    def __len__(self) -> int:
+        raise TypeError("sparse matrix length is ambiguous; use getnnz()")
+
+    def __bool__(self) -> bool:
+        if self._shape == (1, 1):
+            return self.nnz != 0
+        raise ValueError(
+            "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()."
+        )
+
+    def __iter__(self) -> Any:
+        return (self[i, :] for i in range(self._shape[0]))  # type: ignore[index]
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.format.upper()} sparse matrix of dtype '{self.dtype}'\n"
+            f"\twith {self.data.size} stored elements and shape {self._shape}>"
+        )
+
+    def __str__(self) -> str:
+        return str(self.get())
+
+    def __reduce__(self) -> Any:
+        return _unpickle, (self.format, [x.get() for x in self._arrays()], self._shape)
+
+    # ---- conversions --------------------------------------------------------------------------------
+
+    def asformat(self, format: str | None) -> Any:
+        """This matrix in another format; itself if it has it already."""
+        if format is None or format == self.format:
+            return self
+        if format not in _call.classes:
+            raise NotImplementedError(f"the sparse format {format!r} is not available")
+        return _call.ask("convert", self, format)
+
+    def _converted(self, format: str, copy: bool) -> Any:
+        return self.asformat(format) if format != self.format else self.copy() if copy else self
+
+    def tocsr(self, copy: bool = False) -> Any:
+        return self._converted("csr", copy)
+
+    def tocsc(self, copy: bool = False) -> Any:
+        return self._converted("csc", copy)
+
+    def tocoo(self, copy: bool = False) -> Any:
+        return self._converted("coo", copy)
+
+    def todia(self, copy: bool = False) -> Any:
+        return self._converted("dia", copy)
+
+    def toarray(self, order: Any = None, out: Any = None) -> Any:
+        """The matrix as a dense array."""
+        if order not in (None, "C", "F"):
+            raise TypeError("order not understood")
+        result = _call.dense("toarray", self)
+        if order == "F":
+            result = creation.array(result, order="F")
+        if out is not None:
+            out[...] = result
+            return out
+        return result
+
+    todense = toarray
+
+    def get(self, stream: Any = None) -> Any:
+        """SciPy's matrix with a copy of the content (needs SciPy on this machine)."""
+        import scipy.sparse
+
+        arrays = [x.get() for x in self._arrays()]
+        content = (arrays[0], (arrays[1], arrays[2])) if self.format == "coo" else tuple(arrays)
+        return getattr(scipy.sparse, f"{self.format}_matrix")(content, shape=self._shape)
+
+    def copy(self) -> Any:
+        return type(self)._of([x.copy() for x in self._arrays()], self._shape)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        return self._with_values(self.data.astype(dtype, copy=copy))
+
+    def asfptype(self) -> Any:
+        return self if self.dtype.kind in "fc" else self.astype(np.float64)
+
+    def conj(self, copy: bool = True) -> Any:
+        return self._with_values(self.data.conj()) if self.dtype.kind == "c" else self.copy() if copy else self
+
+    conjugate = conj
+
+    def transpose(self, axes: Any = None, copy: bool = False) -> Any:
+        if axes is not None:
+            raise ValueError("Sparse matrices do not support an 'axes' parameter")
+        return _call.ask("transpose", self)
+
+    def getH(self) -> Any:  # noqa: N802 - CuPy's name
+        return self.transpose().conj()
+
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
+        shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return _call.ask("reshape", self, tuple(shape), order=order)
+
+    # ---- arithmetic ---------------------------------------------------------------------------------
+
+    def __matmul__(self, other: Any) -> Any:
+        return NotImplemented if is_scalar(other) else self.dot(other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.dot(other)
+
+    def dot(self, other: Any) -> Any:
+        """Product with a scalar, a dense vector or matrix, or a sparse matrix."""
+        if is_scalar(other):
+            return self._with_values(self.data * other)
+        if not isinstance(other, spmatrix | Remote):
+            return NotImplemented
+        if other.shape[0] != self._shape[1]:
+            raise ValueError("dimension mismatch")
+        return (_call.ask if isinstance(other, spmatrix) else _call.dense)("matmul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._with_values(other * self.data) if is_scalar(other) else self.__rmatmul__(other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        if not isinstance(other, Remote):
+            return NotImplemented
+        if other.shape[-1] != self._shape[0]:  # type: ignore[attr-defined]
+            raise ValueError("dimension mismatch")
+        return _call.dense("rmatmul", self, other)
+
+    def _sum_with(self, name: str, other: Any) -> Any:
+        if is_scalar(other):
+            if not isinstance(other, Remote) and other == 0:
+                return self.copy()
+            raise NotImplementedError("adding a nonzero scalar to a sparse matrix is not supported")
+        if isinstance(other, spmatrix):
+            if other.shape != self._shape:
+                raise ValueError("inconsistent shapes")
+            return _call.ask(name, self, other)
+        return getattr(operator, {"add": "add", "subtract": "sub"}[name])(self.toarray(), other)
+
+    def __add__(self, other: Any) -> Any:
+        return self._sum_with("add", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._sum_with("subtract", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self.toarray() if isinstance(other, Remote) else -(self - other)
+
+    def __neg__(self) -> Any:
+        return self._with_values(-self.data)
+
+    def __abs__(self) -> Any:
+        return self._with_values(abs(self.data))
+
+    def __truediv__(self, other: Any) -> Any:
+        if is_scalar(other):
+            return self._with_values(self.data / other)
+        if isinstance(other, spmatrix):
+            return _call.dense("divide", self, other)
+        return self.multiply(1.0 / other)
+
+    def __pow__(self, n: int) -> Any:
+        return _call.ask("power", self, n)
+
+    def power(self, n: Any, dtype: Any = None) -> Any:
+        values = self.data if dtype is None else self.data.astype(dtype)
+        return self._with_values(values**n)
+
+    def multiply(self, other: Any) -> Any:
+        """Element-wise product."""
+        if is_scalar(other):
+            return self._with_values(self.data * other)
+        return _call.ask("multiply", self, other).asformat("csr")
+
+    def maximum(self, other: Any) -> Any:
+        return _call.ask("maximum", self, other)
+
+    def minimum(self, other: Any) -> Any:
+        return _call.ask("minimum", self, other)
+
+    # ---- reductions -----------------------------------------------------------------------------------
+
+    def _reduced(self, name: str, axis: Any, out: Any = None, **options: Any) -> Any:
+        if axis is not None and not -2 <= operator.index(axis) < 2:
+            raise ValueError("axis out of range")
+        options = {key: value for key, value in options.items() if value is not None and value is not False}
+        result = _call.dense(name, self, axis=axis, **options)
+        if out is not None:
+            out[...] = result
+            return out
+        return result
+
+    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        return self._reduced("sum", axis, out, dtype=dtype)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        return self._reduced("mean", axis, out, dtype=dtype)
+
+    def _extreme(self, name: str, axis: Any, out: Any) -> Any:
+        if out is not None:
+            raise ValueError("Sparse matrices do not support an 'out' parameter")
+        return _call.dense(name, self) if axis is None else _call.ask(name, self, axis=axis)
+
+    def max(self, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
+        return self.data.max() if explicit and axis is None else self._extreme("max", axis, out)
+
+    def min(self, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
+        return self.data.min() if explicit and axis is None else self._extreme("min", axis, out)
+
+    def argmax(self, axis: Any = None, out: Any = None) -> Any:
+        return _call.ask("argmax", self, axis=axis)
+
+    def argmin(self, axis: Any = None, out: Any = None) -> Any:
+        return _call.ask("argmin", self, axis=axis)
+
+    def diagonal(self, k: int = 0) -> Any:
+        return _call.dense("diagonal", self, k)
+
+    def trace(self, offset: int = 0) -> Any:
+        return self.diagonal(offset).sum()
+
+    def getnnz(self, axis: Any = None) -> Any:
+        return self.data.size if axis is None else _call.dense("getnnz", self, axis=axis)
+
+    def count_nonzero(self, axis: Any = None) -> Any:
+        if axis is None:
+            return dispatch.call("count_nonzero", self.data)
+        return _call.dense("count_nonzero", self, axis=axis)
+
+    def nonzero(self) -> Any:
+        return _call.ask("nonzero", self)
+
+    def setdiag(self, values: Any, k: int = 0) -> None:
+        self._become(_call.ask("setdiag", self, values, k))
+
+
+def _values_method(name: str) -> Any:
+    def method(self: Any) -> Any:
+        return self._with_values(dispatch.call(name, self.data))
+
+    method.__name__ = name
+    method.__doc__ = f"``{name}`` of the stored values."
+    return method
+
+
+for _name in _VALUES.split():
+    setattr(spmatrix, _name, _values_method(_name))
+
+
+def _unpickle(format: str, arrays: list, shape: tuple) -> Any:
+    return _call.classes[format]._of([creation.array(x) for x in arrays], shape)

@@ -1,0 +1,35 @@
+"""``cupyx.scipy.sparse.linalg``: solvers and factors of sparse matrices, run whole on the worker.
+
+Operators given as Python callables would have to call back over the network in every iteration;
+they are refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rgpu import surface
+from rgpu.cupyx.scipy.sparse import _call
+from rgpu.wire.functions import TABLE
+
+_PREFIX = "cupyx.scipy.sparse.linalg."
+
+
+def _function(name: str) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _call.ask(f"linalg.{name}", *args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = _PREFIX[:-1]
+    call.__doc__ = f"CuPy's ``{_PREFIX}{name}``, on the current device."
+    return call
+
+
+globals().update(
+    {
+        function.name.removeprefix(_PREFIX): _function(function.name.removeprefix(_PREFIX))
+        for function in TABLE
+        if function.name.startswith(_PREFIX)
+    }
+)
+__getattr__, __dir__ = surface.face(__name__)

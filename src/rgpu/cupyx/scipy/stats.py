@@ -1,0 +1,10 @@
+"""``cupyx.scipy.stats``: statistics.
+
+From the table of declared functions; names that are not there yet say so when used.
+"""
+
+from rgpu import surface
+from rgpu.cupyx.scipy import _table
+
+_table.fill(globals(), "stats")
+__getattr__, __dir__ = surface.face(__name__)

@@ -1,0 +1,142 @@
+"""Sparse matrices on the worker: rebuilt from their arrays for one operation, and taken apart again.
+
+A matrix travels as ``("sparse:csr", rows, columns, array, ...)`` whose arrays are handles. Only the
+operations declared under ``cupyx.scipy.sparse`` run. The sparse package (SciPy's, or CuPy's, which
+has the same interface) is given by the backend and imported at first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rgpu.wire.functions import TABLE
+
+_PREFIX = "cupyx.scipy.sparse."
+#: operations that never change an operand; the others get a copy
+_PURE = set("toarray matmul rmatmul convert add subtract multiply divide sum mean diagonal getnnz".split())
+
+
+@functools.cache
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise NotImplementedError(
+            f"sparse matrices need {name} on the server: pip install 'rgpu[cpu]'"
+        ) from None
+
+
+def _restore(package: Any, x: Any, copy: bool) -> Any:
+    """Tagged tuples as matrices, at any depth."""
+    if isinstance(x, tuple) and x and isinstance(x[0], str) and x[0].startswith("sparse:"):
+        kind, rows, columns, *arrays = x
+        maker = {name: getattr(package, f"{name}_matrix") for name in ("csr", "csc", "coo", "dia")}[kind[7:]]
+        content = (arrays[0], (arrays[1], arrays[2])) if kind == "sparse:coo" else tuple(arrays)
+        return maker(content, shape=(rows, columns), copy=copy)
+    if isinstance(x, tuple | list):
+        return type(x)(_restore(package, item, copy) for item in x)
+    return x
+
+
+def _parts(package: Any, x: Any) -> Any:
+    """Matrices as tagged tuples, ``numpy.matrix`` as arrays, at any depth."""
+    if package.issparse(x):
+        if x.format not in ("csr", "csc", "coo", "dia"):
+            x = x.tocsr()
+        if x.format == "coo":
+            arrays = (x.data, x.row, x.col)
+        elif x.format == "dia":
+            arrays = (x.data, x.offsets)
+        else:
+            arrays = (x.data, x.indices, x.indptr)
+        return (f"sparse:{x.format}", *map(int, x.shape), *arrays)
+    if isinstance(x, tuple | list):
+        return tuple(_parts(package, item) for item in x)
+    return np.asarray(x) if isinstance(x, np.matrix) else x
+
+
+def _from_dense(package: Any, dense: Any, kind: str) -> Any:
+    return package.csr_matrix(dense).asformat(kind)
+
+
+def _index(package: Any, matrix: Any, key: Any) -> Any:
+    return matrix.asformat("csr" if matrix.format in ("coo", "dia") else matrix.format)[key]
+
+
+def _set(package: Any, matrix: Any, key: Any, value: Any) -> Any:
+    matrix[key] = value
+    return matrix
+
+
+def _in_place(name: str) -> Callable[..., Any]:
+    def operation(package: Any, matrix: Any, *args: Any, **kwargs: Any) -> Any:
+        getattr(matrix, name)(*args, **kwargs)
+        return matrix
+
+    return operation
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda package, matrix, *args, **kwargs: getattr(matrix, name)(*args, **kwargs)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    return lambda package, *args, **kwargs: getattr(package, name)(*args, **kwargs)
+
+
+def _linalg(name: str) -> Callable[..., Any]:
+    def operation(package: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(_package(f"{package.__name__}.linalg"), name)(*args, **kwargs)
+
+    return operation
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "from_dense": _from_dense,
+    "convert": lambda package, matrix, kind: matrix.asformat(kind, copy=True),
+    "toarray": lambda package, matrix, order=None: matrix.toarray(),
+    "matmul": lambda package, a, b: a @ b,
+    "rmatmul": lambda package, a, b: (a.T @ b.T).T,
+    "add": lambda package, a, b: a + b,
+    "subtract": lambda package, a, b: a - b,
+    "divide": lambda package, a, b: a / b,
+    "power": lambda package, a, n: a**n,
+    "compare": lambda package, a, name, b: getattr(a, f"__{name}__")(b),
+    "getitem": _index,
+    "setitem": _set,
+}
+_IN_PLACE = "sum_duplicates sort_indices eliminate_zeros setdiag".split()
+_METHODS = """multiply sum mean max min argmax argmin diagonal getnnz count_nonzero nonzero maximum minimum
+transpose reshape trace""".split()
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    if name.startswith("linalg."):
+        return _linalg(name[7:])
+    found = _OPERATIONS.get(name)
+    if found is not None:
+        return found
+    return _in_place(name) if name in _IN_PLACE else _method(name) if name in _METHODS else _function(name)
+
+
+def overrides(package_name: str) -> dict[str, Callable[..., Any]]:
+    """Every declared sparse operation over one sparse package (``scipy.sparse``)."""
+
+    def bound(name: str) -> Callable[..., Any]:
+        operation, copy = _operation(name), name not in _PURE
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            package = _package(package_name)
+            args = _restore(package, args, copy)
+            kwargs = {key: _restore(package, value, copy) for key, value in kwargs.items()}
+            return _parts(package, operation(package, *args, **kwargs))
+
+        return call
+
+    names = [function.name for function in TABLE if function.name.startswith(_PREFIX)]
+    return {name: bound(name.removeprefix(_PREFIX)) for name in names}
