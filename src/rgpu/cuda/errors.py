@@ -109,14 +109,14 @@ class OutOfMemoryError(MemoryError):
 
 
 def library_error(name: str, module: str) -> Any:
-    """The exception class of one of CUDA's libraries; its argument is a status, or a worker's text."""
+    """The exception class of one of CUDA's libraries: a status, and the text the worker gave for it."""
 
-    def __init__(self: Any, status: Any) -> None:  # noqa: N807 - becomes the class's
+    def __init__(self: Any, status: Any, text: str = "") -> None:
         self.status = status
-        RuntimeError.__init__(self, str(status))
+        RuntimeError.__init__(self, text or str(status))
 
-    def __reduce__(self: Any) -> Any:  # noqa: N807
-        return type(self), (self.status,)
+    def __reduce__(self: Any) -> Any:
+        return type(self), (self.status, str(self))
 
     body = {"__init__": __init__, "__reduce__": __reduce__, "__module__": module, "__doc__": f"An error of {module}."}
     made = type(name, (RuntimeError,), body)
