@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
     if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'cupy' has no attribute {name!r}")
-    if name != "ndarray" and importlib.util.find_spec(f"rgpu.{name}") is not None:
+    if importlib.util.find_spec(f"rgpu.{name}") is not None:
         return importlib.import_module(f"rgpu.{name}")
     if not _loaded:
         _loaded = True

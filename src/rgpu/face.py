@@ -7,7 +7,7 @@ from typing import Any
 from rgpu import cuda
 from rgpu.client.pool import close, connect, reset, stats
 from rgpu.functions import namespace
-from rgpu.ndarray import ndarray
+from rgpu._ndarray import ndarray
 
 
 def fill(names: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from rgpu.wire.functions import BY_NAME, Function
 _T_UNARY, _T_BINARY, _T_INPLACE, _T_CALL = ops.Unary.tag, ops.Binary.tag, ops.Inplace.tag, ops.Call.tag
 _SCALARS = (bool, int, float, complex, np.generic)
 
-#: set by ``rgpu.ndarray``: the class of results, and how another device's array is brought here
+#: set by ``rgpu._ndarray``: the class of results, and how another device's array is brought here
 ndarray: Any = Remote
 to_device: Any = None
 
