@@ -63,6 +63,7 @@ def main() -> int:
                 "-q",
                 "--tb=short" if options.verbose else "--tb=line",
                 "--no-header",
+                "--continue-on-collection-errors",
                 f"--timeout={options.test_timeout}",
                 *options.pytest,
                 *map(str, targets),
