@@ -140,7 +140,7 @@ def encode(x: Any, special: Callable[[Any], Any]) -> Any:
         return [DTYPE, encode_dtype(x)]
     if isinstance(x, type) and issubclass(x, np.generic):
         return [DTYPE, encode_dtype(np.dtype(x))]
-    if x in (bool, int, float, complex):
+    if isinstance(x, type) and x in (bool, int, float, complex):
         return [DTYPE, np.dtype(x).str]
     if isinstance(x, np.generic):
         return [SCALAR, encode_dtype(x.dtype), x.tobytes()]
