@@ -14,7 +14,7 @@ import numpy as np
 from rgpu.client import meta as layouts
 from rgpu.client import pool, predict
 from rgpu.client.remote import Remote
-from rgpu.functions import creation, dispatch, indexing, views
+from rgpu.functions import creation, dispatch, indexing, mutate, views
 from rgpu.functions.ufunc import UFUNCS
 from rgpu.wire.functions import BY_NAME
 
@@ -351,7 +351,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         dispatch.run_internal("ndarray.partition", self, kth, axis)
 
     def put(self, indices: Any, values: Any, mode: str = "wrap") -> None:
-        dispatch.call("put", self, indices, values, mode=mode)
+        mutate.put(self, indices, values, mode)
 
     def byteswap(self, inplace: bool = False) -> Any:
         target = self if inplace else self.copy()

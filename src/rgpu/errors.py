@@ -65,3 +65,7 @@ class PredictionError(RgpuError):
 
 class RemoteError(RgpuError):
     """A server-side exception whose class the client does not know; the traceback is a note."""
+
+
+class PerformanceWarning(RuntimeWarning):
+    """Something works but costs more than it looks: an array had to be copied between devices."""

@@ -18,19 +18,17 @@ from rgpu.client.stream import next_handle
 from rgpu.functions import dispatch, views
 from rgpu.wire import limits
 
+_NUMPY2 = int(np.__version__.split(".")[0]) > 1
 _INLINE = 4096  # bytes; larger arrays travel in frames of their own
 
 
-def upload(host: np.ndarray, stream: Any, cls: Any = None) -> Any:
-    """A device array with a host array's content and memory order (C or Fortran)."""
-    if host.dtype.hasobject or host.dtype.kind in "OMmUS":
-        raise ValueError(f"Unsupported dtype {host.dtype}")
-    if host.dtype.byteorder == ">" or (host.dtype.byteorder == "=" and not np.little_endian):
-        host = host.astype(host.dtype.newbyteorder("<"))
-    fortran = host.flags.f_contiguous and not host.flags.c_contiguous
-    meta = layouts.ordered(layouts.fresh(host.shape, host.dtype), "F" if fortran else "C")
-    if not fortran:
-        host = np.ascontiguousarray(host).reshape(host.shape)
+def upload(host: np.ndarray, stream: Any, cls: Any = None, fortran: bool = False) -> Any:
+    """A device array with a host array's content, in C order or Fortran's."""
+    dtype = checked_dtype(host.dtype)
+    if host.dtype != dtype:
+        host = host.astype(dtype)
+    meta = layouts.ordered(layouts.fresh(host.shape, dtype), "F" if fortran else "C")
+    host = np.asarray(host, order="F" if fortran else "C")
     if meta.c and meta.nbytes <= _INLINE:
         handle = next_handle()
         stream.put(handle, meta.wire, meta.shape, host.tobytes())
@@ -60,70 +58,88 @@ def array(
 
     ``obj``: a device array, a host array or scalar, or nested sequences of them.
     """
-    if order not in ("C", "F", "A", "K", None):
-        raise ValueError("order must be one of 'C', 'F', 'A', or 'K'")
-    order = order or "K"
-    stream = pool.current_stream()
-    cls = type(obj) if subok and isinstance(obj, Remote) else None
+    if subok:
+        raise NotImplementedError("subok=True is not supported")
+    order = checked_order(order, "K")
     if not isinstance(obj, Remote):
         exported = getattr(obj, "__cupy_get_ndarray__", None)
         if exported is not None:
             obj = exported()
     if isinstance(obj, Remote):
-        result = _from_array(obj, dtype, copy, order, cls)
-    elif _holds_arrays(obj):
-        result = _from_nested(obj, dtype, order)
+        result = _from_array(obj, dtype, copy, order)
     else:
-        if getattr(obj, "__cuda_array_interface__", None) is not None:
+        leaves: list = []
+        shape = _nested_shape(obj, leaves)
+        if shape is not None:
+            result = _from_nested(leaves, shape, dtype, order)
+        elif getattr(obj, "__cuda_array_interface__", None) is not None:
             raise TypeError("a local CUDA array must be copied to the host first: pass numpy.asarray(obj)")
-        host = np.array(obj, dtype=dtype, copy=None if int(np.__version__.split(".")[0]) > 1 else False, order=order, ndmin=ndmin)
-        if order == "A" or order == "K":
-            pass
-        result = upload(host, stream)
+        else:
+            result = _from_host(obj, dtype, order)
     if ndmin > result._meta.ndim:
-        result = views.reshape(result, (1,) * (ndmin - result._meta.ndim) + result._meta.shape)
+        if result is obj:
+            result = result.view()
+        result.shape = (1,) * (ndmin - result._meta.ndim) + result._meta.shape
     return result
 
 
-def _from_array(obj: Remote, dtype: Any, copy: Any, order: str, cls: Any) -> Any:
+def checked_order(order: Any, default: str, allowed: str = "CFAK") -> str:
+    """A memory order as one capital letter."""
+    if order is None:
+        return default
+    letter = order[:1].upper() if isinstance(order, str) else ""
+    if not letter or letter not in allowed:
+        raise TypeError(f"order not understood. order={order}")
+    return letter
+
+
+def _from_host(obj: Any, dtype: Any, order: str) -> Any:
+    """Upload what NumPy makes of the object: C order unless it is (or shall be) Fortran's."""
+    if order in "AK":
+        fortran = isinstance(obj, np.ndarray) and obj.flags.f_contiguous and not obj.flags.c_contiguous
+        order = "F" if fortran else "C"
+    host = np.array(obj, dtype=dtype, copy=None if _NUMPY2 else False, order=order)
+    return upload(host, pool.current_stream(), fortran=order == "F")
+
+
+def _from_array(obj: Any, dtype: Any, copy: Any, order: str) -> Any:
     if obj._stream is not pool.current_stream():
         obj = dispatch.to_device(obj)
         copy = False
-    wanted = obj._meta.dtype if dtype is None else np.dtype(dtype)
-    layout = layouts.ordered(obj._meta, order)
-    suits = wanted == obj._meta.dtype and (
-        order == "K" or (order == "C" and obj._meta.c) or (order == "F" and obj._meta.f) or (order == "A" and (obj._meta.c or obj._meta.f))
-    )
-    del layout
-    if not copy and suits:
-        return obj if cls or type(obj) is dispatch.ndarray else views.make(obj, obj._meta, 0, dispatch.ndarray)
-    return views.copy(obj, order, wanted, cls or dispatch.ndarray)
+    return obj.astype(obj._meta.dtype if dtype is None else dtype, order=order, copy=bool(copy))
 
 
-def _holds_arrays(obj: Any) -> bool:
-    if isinstance(obj, list | tuple):
-        return any(isinstance(x, Remote) or _holds_arrays(x) for x in obj[:8])
-    return False
+def _nested_shape(obj: Any, leaves: list) -> tuple | None:
+    """The shape of nested sequences whose leaves are device arrays of one shape, else None."""
+    if isinstance(obj, Remote):
+        leaves.append(obj)
+        return obj._meta.shape
+    if not isinstance(obj, list | tuple) or not obj:
+        if hasattr(obj, "__cupy_get_ndarray__"):
+            return _nested_shape(obj.__cupy_get_ndarray__(), leaves)
+        return None
+    first = _nested_shape(obj[0], leaves)
+    if first is None:
+        return None
+    if any(_nested_shape(item, leaves) != first for item in obj[1:]):
+        return None
+    return (len(obj), *first)
 
 
-def _from_nested(obj: Any, dtype: Any, order: str) -> Any:
-    """Stack nested sequences that contain device arrays."""
-    items = [x if isinstance(x, Remote) else array(x) for x in obj]
-    result = dispatch.call("stack", items)
-    if dtype is not None and np.dtype(dtype) != result._meta.dtype:
-        result = views.copy(result, "K", dtype)
-    if order == "F":
-        result = views.copy(result, "F")
-    return result
+def _from_nested(leaves: list, shape: tuple, dtype: Any, order: str) -> Any:
+    """Put arrays one after another; C order unless Fortran's is asked for."""
+    flat = [x if x._meta.ndim else views.reshape(x, (1,)) for x in leaves]
+    result = views.reshape(dispatch.call("concatenate", flat, 0), shape)
+    return result.astype(result._meta.dtype if dtype is None else dtype, order="F" if order == "F" else "C", copy=False)
 
 
 def asarray(a: Any, dtype: Any = None, order: Any = None, *, blocking: bool = False, copy: Any = None) -> Any:
     """The object as an array on the current device; a device array that fits is returned itself."""
-    return array(a, dtype, copy=bool(copy), order=order or "K")
+    return array(a, dtype, copy=bool(copy), order=order)
 
 
 def asanyarray(a: Any, dtype: Any = None, order: Any = None, *, blocking: bool = False) -> Any:
-    return array(a, dtype, copy=False, order=order or "K", subok=True)
+    return array(a, dtype, copy=False, order=order)
 
 
 def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
@@ -154,10 +170,11 @@ def _extent(n: Any) -> int:
 
 
 def checked_dtype(dtype: Any) -> np.dtype:
+    """The dtype in native byte order; ValueError for what no device has."""
     dtype = np.dtype(dtype)
-    if dtype.hasobject or dtype.kind in "OMmUS":
+    if dtype.hasobject or dtype.kind in "OMmUS" or dtype.char in "gG":
         raise ValueError(f"Unsupported dtype {dtype}")
-    return dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def empty(shape: Any, dtype: Any = float, order: str = "C") -> Any:
@@ -167,9 +184,7 @@ def empty(shape: Any, dtype: Any = float, order: str = "C") -> Any:
 
 def _layout(shape: Any, dtype: Any, order: Any) -> Any:
     shape, dtype = checked_shape(shape), checked_dtype(dtype)
-    if order not in ("C", "F", None):
-        raise ValueError(f"order must be 'C' or 'F' (got {order!r})")
-    return layouts.ordered(layouts.fresh(shape, dtype), order or "C")
+    return layouts.ordered(layouts.fresh(shape, dtype), checked_order(order, "C", "CF"))
 
 
 def _filled(name: str, meta: Any, value: Any = None) -> Any:
@@ -198,10 +213,9 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> An
 def _like(a: Any, dtype: Any, order: str, shape: Any) -> Any:
     if not isinstance(a, Remote):
         raise TypeError(f"Unsupported type {type(a)}")
-    if order not in ("C", "F", "A", "K", None):
-        raise TypeError(f"order not understood: {order}")
+    order = checked_order(order, "K")
     shape = None if shape is None else checked_shape(shape)
-    return layouts.ordered(a._meta, order or "K", None if dtype is None else checked_dtype(dtype), shape)
+    return layouts.ordered(a._meta, order, None if dtype is None else checked_dtype(dtype), shape)
 
 
 def empty_like(prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Any:

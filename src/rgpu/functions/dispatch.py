@@ -7,6 +7,7 @@ worker can know the result.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from rgpu.client import pool, predict
 from rgpu.client.meta import Meta
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
+from rgpu.errors import PerformanceWarning
 from rgpu.wire import ops, values
 from rgpu.wire.functions import BY_NAME, Function
 
@@ -52,9 +54,21 @@ def _no_special(_: Any) -> None:
 
 def here(array: Remote) -> Remote:
     """The array on the current device: itself, or a copy (as peer access would read it)."""
-    if array._stream is pool.current_stream():
+    stream = pool.current_stream()
+    if array._stream is stream:
         return array
+    warn_peer(array, stream)
     return to_device(array)
+
+
+def warn_peer(array: Remote, stream: Any) -> None:
+    """Say what CuPy says when a kernel reads another device's array."""
+    warnings.warn(
+        f"The device where the array resides ({array._stream.device.ordinal}) is different from the current device "
+        f"({stream.device.ordinal}): it is copied for this operation.",
+        PerformanceWarning,
+        stacklevel=5,
+    )
 
 
 def unary(function: Function, a: Remote) -> Any:

@@ -28,69 +28,42 @@ class _Grid:
         return dispatch.call("stack", [views.broadcast_to(a, shape) for a in axes])
 
 
-class _Joiner:
-    """``r_[...]`` and ``c_[...]``: arrays, scalars and slices put one after another along an axis."""
+class AxisConcatenator:
+    """``r_[...]`` and ``c_[...]``: arrays and scalars put one after another along an axis."""
 
-    def __init__(self, axis: int = 0, ndmin: int = 1, trans1d: int = -1) -> None:
-        self.axis, self.ndmin, self.trans1d = axis, ndmin, trans1d
+    def __init__(self, axis: int = 0, matrix: bool = False, ndmin: int = 1, trans1d: int = -1) -> None:
+        self.axis, self.matrix, self.ndmin, self.trans1d = axis, matrix, ndmin, trans1d
 
     def __len__(self) -> int:
         return 0
 
     def __getitem__(self, key: Any) -> Any:
         items = key if isinstance(key, tuple) else (key,)
-        axis, ndmin, trans1d = self.axis, self.ndmin, self.trans1d
         pieces: list = []
-        scalars: list[int] = []
         for number, item in enumerate(items):
-            if isinstance(item, str):
-                if number:
-                    raise ValueError("special directives must be the first entry.")
-                if item in ("r", "c"):
-                    raise NotImplementedError("matrix directives are not supported")
-                axis, ndmin, trans1d = self._directive(item, axis, ndmin, trans1d)
-            elif isinstance(item, slice):
-                pieces.append(self._placed(creation.array(np.r_[item]), ndmin, trans1d))
-            elif isinstance(item, Remote):
-                pieces.append(self._placed(item, ndmin, trans1d) if item._meta.ndim else self._scalar(item, ndmin))
-            elif np.isscalar(item):
-                scalars.append(len(pieces))
-                pieces.append(item)
-            elif np.ndim(item) == 0:
-                raise ValueError(f"unsupported item {item!r}")
-            else:
-                pieces.append(self._placed(creation.array(item), ndmin, trans1d))
-        arrays = [p._meta.dtype for p in pieces if isinstance(p, Remote)]
-        values = [pieces[i] for i in scalars]
-        if scalars:
-            final = np.result_type(*arrays, *values)
-            for i in scalars:
-                pieces[i] = creation.array(pieces[i], dtype=final, ndmin=ndmin)
-        return dispatch.call("concatenate", pieces, axis)
+            if isinstance(item, str) and number:
+                raise ValueError("special directives must be the first entry.")
+            if isinstance(item, str | slice):
+                raise NotImplementedError("directives and slices are not supported (CuPy has none)")
+            pieces.append(item if type(item) in np.ScalarType else self._placed(item))
+        dtypes = [x._meta.dtype if isinstance(x, Remote) else x for x in pieces]
+        final = np.result_type(*dtypes)
+        pieces = [x if isinstance(x, Remote) else creation.array(x, dtype=final, ndmin=self.ndmin) for x in pieces]
+        return dispatch.call("concatenate", pieces, self.axis)
 
-    @staticmethod
-    def _scalar(item: Any, ndmin: int) -> Any:
-        return views.reshape(item, (1,) * ndmin)
-
-    @staticmethod
-    def _directive(item: str, axis: int, ndmin: int, trans1d: int) -> tuple[int, int, int]:
-        numbers = [int(x) for x in item.split(",")]
-        return tuple([*numbers, *(axis, ndmin, trans1d)[len(numbers) :]])[:3]  # type: ignore[return-value]
-
-    @staticmethod
-    def _placed(item: Any, ndmin: int, trans1d: int) -> Any:
+    def _placed(self, item: Any) -> Any:
         """At least ``ndmin`` axes; where the old ones stand among them is NumPy's rule for ``trans1d``."""
-        ndim = item._meta.ndim
+        item = creation.array(item, copy=False)
+        ndim, ndmin = item._meta.ndim, self.ndmin
         if ndim >= ndmin:
             return item
-        item = views.reshape(item, (1,) * (ndmin - ndim) + item._meta.shape)
-        if trans1d == -1:
+        added = ndmin - ndim
+        item = views.reshape(item, (1,) * added + item._meta.shape)
+        if self.trans1d == -1:
             return item
-        missing = ndmin - ndim
-        first = trans1d + ndmin - ndim + 1 if trans1d < 0 else trans1d
-        order = [*range(missing)]
-        order[first:first] = range(missing, ndmin)
-        return item.transpose(order)
+        first = self.trans1d + added + 1 if self.trans1d < 0 else self.trans1d
+        axes = list(range(ndmin))
+        return item.transpose(axes[:first] + axes[added:] + axes[first:added])
 
 
 def ix_(*args: Any) -> tuple:
@@ -112,7 +85,7 @@ def ix_(*args: Any) -> tuple:
 NAMES: dict[str, Any] = {
     "mgrid": _Grid(False),
     "ogrid": _Grid(True),
-    "r_": _Joiner(),
-    "c_": _Joiner(-1, 2, 0),
+    "r_": AxisConcatenator(),
+    "c_": AxisConcatenator(-1, ndmin=2, trans1d=0),
     "ix_": shapes.named(ix_, "ix_"),
 }

@@ -80,6 +80,38 @@ def _assign(target: Any, value: Any) -> None:
         dispatch.run_internal("ndarray.fill", target, _scalar(value, target._meta.dtype))
 
 
+def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) -> None:
+    """Copy values into ``dst``, broadcast, where the condition holds; any two devices."""
+    if not isinstance(dst, Remote):
+        raise TypeError(f"Unsupported type {type(dst)}")
+    if isinstance(src, bool | int | float | complex) and not isinstance(src, np.generic):
+        value = np.empty((), dst._meta.dtype)
+        np.copyto(value, src, casting=casting)
+        src = value[()]
+    else:
+        dtype = src._meta.dtype if isinstance(src, Remote) else src.dtype
+        if not np.can_cast(dtype, dst._meta.dtype, casting):
+            raise TypeError(f"Cannot cast {dtype} to {dst._meta.dtype} in {casting} casting mode")
+        if not isinstance(src, Remote):
+            if src.size != 1:
+                raise TypeError(f"Unsupported type {type(src)}")
+            src = src.astype(dst._meta.dtype).reshape(())[()]
+    if where is None:
+        return _assign(dst, src)
+    if isinstance(where, Remote) and where._meta.dtype.kind != "b":
+        raise TypeError(f"where must be boolean, not {where._meta.dtype}")
+    if isinstance(src, Remote):
+        _fits(src._meta.shape, dst._meta.shape)
+    if isinstance(where, Remote):
+        _fits(where._meta.shape, dst._meta.shape)
+    stream = dispatch.pool.current_stream()
+    for x in (dst, src, where):
+        if isinstance(x, Remote) and x._stream is not stream:
+            dispatch.warn_peer(x, stream)
+    dispatch.run_internal("copyto", dst, src, casting="unsafe", where=where if isinstance(where, Remote) else bool(where))
+    return None
+
+
 def _scalar(value: Any, dtype: np.dtype) -> Any:
     if isinstance(value, bool | int | float | complex | np.generic) or dtype.names is not None:
         return np.asarray(value).astype(dtype)[()] if dtype.names is not None else value

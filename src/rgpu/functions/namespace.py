@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.functions import callables, creation, dispatch, files, grids, host, iterate, shapes, signatures
+from rgpu.functions import (
+    callables, creation, dispatch, files, grids, host, indexing, iterate, mutate, shapes, signatures,
+)  # fmt: skip
 from rgpu.functions.ufunc import UFUNCS, ufunc
 from rgpu.wire.functions import BY_NAME
 
 _CREATION = """array asarray asanyarray ascontiguousarray asfortranarray empty zeros ones full empty_like zeros_like
-ones_like full_like arange linspace eye identity from_dlpack fromDlpack copyto""".split()
+ones_like full_like arange linspace eye identity from_dlpack fromDlpack""".split()
 
 #: CuPy's second names for functions of the table
-_ALIASES = {"alltrue": "all", "sometrue": "any", "product": "prod", "cumproduct": "cumprod", "row_stack": "vstack",
+_ALIASES = {"alltrue": "all", "sometrue": "any", "product": "prod", "cumproduct": "cumprod",
             "round_": "around", "trapz": "trapezoid"}  # fmt: skip
 
 
@@ -48,6 +50,6 @@ def fill(names: dict, namespace: str) -> None:
                 names[name] = getattr(creation, name)
         host.fill(names)
         files.fill(names)
-        for table in (shapes.NAMES, grids.NAMES, callables.NAMES):
+        for table in (shapes.NAMES, grids.NAMES, callables.NAMES, mutate.NAMES):
             names.update(table)
-        names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast, newaxis=None, e=np.e, pi=np.pi)
+        names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast, copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)

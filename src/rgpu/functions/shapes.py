@@ -6,6 +6,7 @@ are written out below the table.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -72,9 +73,9 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
     return views.broadcast_to(array, shape)
 
 
-def broadcast_arrays(*args: Any) -> list:
+def broadcast_arrays(*args: Any) -> tuple:
     shape = np.broadcast_shapes(*[array_of(a)._meta.shape for a in args])
-    return [a if a._meta.shape == shape else views.broadcast_to(a, shape) for a in args]
+    return tuple([a if a._meta.shape == shape else views.broadcast_to(a, shape) for a in args])
 
 
 def _at_least(name: str) -> Callable[..., Any]:
@@ -123,6 +124,11 @@ def byte_bounds(a: Any) -> tuple[int, int]:
     return low + start, high + start
 
 
+def row_stack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    warnings.warn("`row_stack` alias is deprecated. Use `cp.vstack` directly.", DeprecationWarning, stacklevel=3)
+    return dispatch.call("vstack", tup, dtype=dtype, casting=casting)
+
+
 def copy(a: Any, order: str = "K") -> Any:
     return array_of(a).copy(order)
 
@@ -150,7 +156,9 @@ def astype(x: Any, dtype: Any, copy: bool = True, *, device: Any = None) -> Any:
 
 def resize(a: Any, new_shape: Any) -> Any:
     """The content repeated to fill a shape."""
-    a = array_of(a)
+    if np.isscalar(a):
+        return creation.full(new_shape, a)
+    a = creation.asarray(a)
     shape = creation.checked_shape(new_shape)
     size = int(np.prod(shape))
     if size and not a._meta.size:
@@ -165,5 +173,5 @@ NAMES: dict[str, Any] = {name: _by_numpy(name) for name in _BY_NUMPY}
 NAMES.update({name: _at_least(name) for name in ("atleast_1d", "atleast_2d", "atleast_3d")})
 NAMES.update(permute_dims=NAMES["transpose"])
 for _function in (reshape, ravel, matrix_transpose, broadcast_to, broadcast_arrays, real, imag, shares_memory,
-                  may_share_memory, byte_bounds, copy, require, astype, resize):  # fmt: skip
+                  may_share_memory, byte_bounds, copy, require, astype, resize, row_stack):  # fmt: skip
     NAMES[_function.__name__] = named(_function, _function.__name__)

@@ -81,6 +81,8 @@ class Executor:
             handles = list(fields.outs)
         elif hasattr(fields, "out"):
             handles = [fields.out]
+        elif isinstance(fields, ops.Expect.Record):
+            handles = [fields.handle]  # reading it would not fit what the client prepared
         for handle in handles:
             self.table.poison(handle, error)
         first = not getattr(error, "_rgpu_reported", False)

@@ -61,12 +61,10 @@ def _drain() -> BaseException | None:
             try:
                 device.stream.sync()
                 break
-            except pool.SessionLost as error:
-                first = first or error
-                pool.reset()
-                break
             except Exception as error:
                 first = first or error
+                if device.stream.connection.failure is not None:
+                    pool.reset()
     return first
 
 

@@ -63,10 +63,13 @@ def main() -> int:
                 "-q",
                 "--tb=short" if options.verbose else "--tb=line",
                 "--no-header",
+                "--continue-on-collection-errors",
                 f"--timeout={options.test_timeout}",
                 *options.pytest,
                 *map(str, targets),
             ]
+            if not options.slow:
+                command += ["-m", "not slow"]
             if options.k:
                 command += ["-k", options.k]
             if options.jobs > 1:
@@ -114,6 +117,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--failures", type=int, default=30, help="how many kinds of failure to show")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for the whole run")
     parser.add_argument("--test-timeout", type=float, default=60, help="seconds for one test")
+    parser.add_argument("--slow", action="store_true", help="also those that CuPy marks as slow (gigabytes)")
     parser.add_argument("--blocking", action="store_true", help="RGPU_LAUNCH_BLOCKING=1")
     parser.add_argument("-v", "--verbose", action="store_true", help="show pytest's own output")
     parser.add_argument("--output-tail", action="store_true", help=argparse.SUPPRESS)

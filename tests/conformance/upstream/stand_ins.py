@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rgpu.alias import ROOTS, AliasFinder
+from rgpu.errors import PerformanceWarning
 
 collecting = True
 _importing: set[str] = set()
@@ -47,6 +48,11 @@ class StandIn:
     def __bool__(self) -> bool:
         return False
 
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __sub__ = __mul__ = __add__
+
     def _compared(self, other: Any) -> bool:
         return False
 
@@ -77,10 +83,6 @@ def missing(module: str, name: str) -> Any:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     given.add(full)
     return StandIn(full)
-
-
-class PerformanceWarning(RuntimeWarning):
-    """Only where rgpu has none of its own."""
 
 
 #: internals with a meaning that cupy.testing or the tests rely on
@@ -170,4 +172,6 @@ def install(sdist: Path) -> None:
     sys.meta_path.insert(0, Finder(sdist, AliasFinder()))  # type: ignore[arg-type]
     sys.modules.pop("cupy._core", None)
     cupy = importlib.import_module("cupy")
+    for name in "cuda random linalg fft lib polynomial exceptions".split():
+        importlib.import_module(f"cupy.{name}")
     cupy._core = importlib.import_module("cupy._core")

@@ -1,0 +1,140 @@
+"""Functions that change an argument: what can be refused is refused here, before a command leaves.
+
+``place``, ``put``, ``putmask``, ``put_along_axis`` and ``fill_diagonal`` with CuPy's checks and defaults. Only
+``put(mode="raise")`` has to wait, because its error is in the data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgpu.client import predict
+from rgpu.client.remote import Remote
+from rgpu.functions import creation, dispatch
+
+
+def _array(name: str, x: Any) -> Any:
+    if not isinstance(x, Remote):
+        raise TypeError(f"`{name}` should be of type cupy.ndarray, not {type(x)}")
+    return x
+
+
+def place(arr: Any, mask: Any, vals: Any) -> None:
+    """Put ``vals``, repeated as needed, where the mask is true."""
+    _array("arr", arr)
+    mask = creation.asarray(mask)
+    if arr._meta.size != mask._meta.size:
+        raise ValueError("Mask and data must be the same size.")
+    vals = creation.asarray(vals)
+    if not vals._meta.size:
+        if not bool(dispatch.call("any", mask)):
+            return
+        raise ValueError("Cannot insert from an empty array.")
+    dispatch.run_internal("place", arr, mask, vals)
+
+
+def put(a: Any, ind: Any, v: Any, mode: str = "wrap") -> None:
+    """``a.flat[ind] = v``; out-of-bounds indices wrap unless ``mode`` says 'clip' or 'raise'."""
+    _array("a", a)
+    if mode not in ("raise", "wrap", "clip"):
+        raise ValueError(f"clipmode must be one of 'clip', 'raise', or 'wrap' (got '{mode}')")
+    with a._stream.device:
+        ind, v = (x if isinstance(x, Remote) else creation.array(x) for x in (ind, v))
+    if ind._meta.dtype.kind not in "biu":
+        raise TypeError("Cannot cast array data to indices according to the rule 'safe'")
+    if not ind._meta.size or not v._meta.size:
+        return
+    if not a._meta.size:
+        raise IndexError("cannot replace elements of an empty array")
+    if mode == "raise":
+        _check_bounds(ind, a._meta.size)
+    dispatch.run_internal("put", a, ind, v, mode=mode)
+
+
+def _check_bounds(ind: Any, size: int) -> None:
+    low, high = int(dispatch.call("min", ind)), int(dispatch.call("max", ind))
+    if low < -size or high >= size:
+        raise IndexError(f"index {low if low < -size else high} is out of bounds for axis 0 with size {size}")
+
+
+def putmask(a: Any, mask: Any, values: Any) -> None:
+    """``a[mask] = values[mask]``, with ``values`` repeated to the shape of ``a``."""
+    _array("a", a), _array("mask", mask)
+    scalar = np.isscalar(values)
+    if not scalar:
+        _array("values", values)
+    if a._meta.shape != mask._meta.shape:
+        raise ValueError("mask and data must be the same size")
+    if not scalar and not np.can_cast(values._meta.dtype, a._meta.dtype):
+        raise TypeError(
+            f"Cannot cast array data from {values._meta.dtype} to {a._meta.dtype} according to the rule 'safe'"
+        )
+    if scalar:
+        with a._stream.device:
+            values = creation.array(np.asarray(values).astype(a._meta.dtype))
+    if values._meta.size:
+        dispatch.run_internal("putmask", a, mask, values)
+
+
+def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
+    """Put values at indices along one axis."""
+    _array("arr", arr), _array("indices", indices)
+    if indices._meta.dtype.kind not in "iu":
+        raise IndexError("`indices` must be an integer array")
+    if axis is None:
+        if indices._meta.ndim != 1:
+            raise NotImplementedError("Flattened iterator of an N-dimensional index is not supported")
+    else:
+        predict.normalize_axis(axis, arr._meta.ndim)
+        if indices._meta.ndim != arr._meta.ndim:
+            raise ValueError("`indices` and `arr` must have the same number of dimensions")
+    if not isinstance(values, Remote):
+        with arr._stream.device:
+            values = creation.array(np.asarray(values))
+    dispatch.run_internal("put_along_axis", arr, indices, values, axis)
+
+
+def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+    """Write the main diagonal: a strided view of the flat array, so nothing but an assignment."""
+    ndim, shape = a._meta.ndim, a._meta.shape
+    if ndim < 2:
+        raise ValueError("array must be at least 2-d")
+    end = None
+    if ndim == 2:
+        step = shape[1] + 1
+        if not wrap:
+            end = shape[1] * shape[1]
+    else:
+        if len(set(shape)) > 1:
+            raise ValueError("All dimensions of input must be of equal length")
+        step = 1 + int(np.cumprod(shape[:-1]).sum())
+    a.flat[:end:step] = val
+
+
+def unravel_index(indices: Any, dims: Any, order: str = "C") -> tuple:
+    """Coordinates of flat indices; waits, because a wrong index is an error."""
+    order = "C" if order is None else order
+    if order not in ("C", "F"):
+        raise ValueError("order not understood")
+    indices = indices if isinstance(indices, Remote) else creation.array(indices)
+    if indices._meta.dtype.kind not in "biu":
+        raise TypeError("Iterator operand 0 dtype could not be cast according to the rule 'same_kind'")
+    dims = creation.checked_shape(dims)
+    if indices._meta.size:
+        low, high = int(dispatch.call("min", indices)), int(dispatch.call("max", indices))
+        if low < 0 or high >= int(np.prod(dims)):
+            raise ValueError("invalid entry in index array")
+    return dispatch.call("unravel_index", indices.astype(np.int64), dims, order=order)
+
+
+def mask_indices(n: int, mask_func: Any, k: Any = 0) -> tuple:
+    """Where ``mask_func(ones((n, n)), k)`` is true (waits)."""
+    return mask_func(creation.ones((n, n), np.int8), k).nonzero()
+
+
+NAMES: dict[str, Any] = {
+    function.__name__: function
+    for function in (place, put, putmask, put_along_axis, fill_diagonal, unravel_index, mask_indices)
+}
