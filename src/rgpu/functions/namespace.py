@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.functions import callables, creation, dispatch, files, grids, host, iterate, shapes, signatures
+from rgpu.functions import callables, creation, dispatch, files, grids, host, iterate, polynomials, shapes, signatures
 from rgpu.functions.ufunc import UFUNCS, ufunc
 from rgpu.wire.functions import BY_NAME
 
@@ -48,6 +48,6 @@ def fill(names: dict, namespace: str) -> None:
                 names[name] = getattr(creation, name)
         host.fill(names)
         files.fill(names)
-        for table in (shapes.NAMES, grids.NAMES, callables.NAMES):
+        for table in (shapes.NAMES, grids.NAMES, callables.NAMES, polynomials.NAMES):
             names.update(table)
         names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast, newaxis=None, e=np.e, pi=np.pi)
