@@ -7,8 +7,19 @@ from typing import Any
 import numpy as np
 
 from rgpu.functions import (
-    callables, creation, dispatch, files, grids, host, indexing, iterate, mutate, shapes, signatures,
-)  # fmt: skip
+    callables,
+    creation,
+    dispatch,
+    files,
+    grids,
+    host,
+    indexing,
+    iterate,
+    mutate,
+    polynomials,
+    shapes,
+    signatures,
+)
 from rgpu.functions.ufunc import UFUNCS, ufunc
 from rgpu.wire.functions import BY_NAME
 
@@ -50,6 +61,6 @@ def fill(names: dict, namespace: str) -> None:
                 names[name] = getattr(creation, name)
         host.fill(names)
         files.fill(names)
-        for table in (shapes.NAMES, grids.NAMES, callables.NAMES, mutate.NAMES):
+        for table in (shapes.NAMES, grids.NAMES, callables.NAMES, mutate.NAMES, polynomials.NAMES):
             names.update(table)
         names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast, copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)

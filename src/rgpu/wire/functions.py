@@ -47,16 +47,14 @@ _TABLE = {
         ravel_multi_index unravel_index indices diag_indices diag_indices_from
         tril_indices triu_indices tril_indices_from triu_indices_from
         arange linspace logspace eye identity meshgrid bartlett blackman hamming hanning kaiser
-        polyadd polysub cumulative_sum cumulative_prod polynomial.polynomial.polyvander
-        polynomial.polynomial.polycompanion linalg.tensorsolve linalg.tensorinv linalg.eig linalg.eigvals
+        polyadd polysub poly cumulative_sum cumulative_prod linalg.tensorsolve linalg.tensorinv linalg.eig linalg.eigvals
         fft.fft fft.ifft fft.fft2 fft.ifft2 fft.fftn fft.ifftn fft.rfft fft.irfft fft.rfft2 fft.irfft2 fft.rfftn
         fft.irfftn fft.hfft fft.ihfft fft.fftshift fft.ifftshift fft.fftfreq fft.rfftfreq""",
     # The shape of the result depends on the data: the client waits, as CuPy itself synchronizes here.
     "wait": """
         nonzero flatnonzero argwhere unique unique_values unique_counts unique_inverse unique_all extract compress
-        delete bincount intersect1d union1d setdiff1d setxor1d trim_zeros roots poly polymul polyfit
-        real_if_close linalg.lstsq polynomial.polyutils.trimseq polynomial.polyutils.trimcoef
-        polynomial.polyutils.as_series""",
+        delete bincount intersect1d union1d setdiff1d setxor1d roots polymul polyfit
+        real_if_close linalg.lstsq""",
     # Change an argument and return nothing.
     "mutate": "copyto place put putmask put_along_axis fill_diagonal ndarray.sort ndarray.partition",
     # What the client's classes need besides CuPy's functions (DESIGN 4: declared, never a getattr).

@@ -110,10 +110,17 @@ def meshgrid(*xi: Any, indexing: str = "xy", copy: bool = True, sparse: bool = F
     return tuple(fresh(tuple(x.size if axis == i else 1 for axis in order), x.dtype) for i, x in enumerate(xi))
 
 
-def polyvander(x: Any, deg: Any) -> Meta | None:
-    if type(x) is not Meta or deg < 0:
-        return None
-    return fresh(((x.shape or (1,)) + (operator.index(deg) + 1,)), _FLOAT if x.dtype.kind in "biu" else x.dtype)
+def poly(seq_of_zeros: Any) -> Meta | None:
+    x = seq_of_zeros
+    return fresh((x.size + 1,), np.dtype(np.mintypecode(x.dtype.char))) if x.ndim == 1 else None
+
+
+def polysum(a1: Any, a2: Any) -> Meta:
+    return fresh((max(a1.size, a2.size),), np.result_type(a1.dtype, a2.dtype))
+
+
+def polyval(p: Any, x: Any) -> Meta | None:
+    return fresh(x.shape, np.result_type(p.dtype, x.dtype)) if p.ndim == 1 else None
 
 
 RULES: dict[str, Callable[..., Any]] = {
@@ -122,5 +129,5 @@ RULES: dict[str, Callable[..., Any]] = {
     "linspace": linspace, "tril_indices": _triangle(True), "triu_indices": _triangle(False),
     "tril_indices_from": _triangle_of(True), "triu_indices_from": _triangle_of(False),
     "diag_indices": diag_indices, "diag_indices_from": diag_indices_from, "meshgrid": meshgrid,
-    "polynomial.polynomial.polyvander": polyvander,
+    "poly": poly, "polyadd": polysum, "polysub": polysum, "polyval": polyval,
 }  # fmt: skip
