@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-import rgpu.ndarray  # noqa: F401 - the class of results
+from rgpu import ndarray as _ndarray  # noqa: F401 - loads the face: results are of its class
 from rgpu import surface
 from rgpu.cupyx.scipy.sparse import _call
 from rgpu.cupyx.scipy.sparse._base import spmatrix as spmatrix

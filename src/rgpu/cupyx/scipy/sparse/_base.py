@@ -165,7 +165,9 @@ class spmatrix:  # noqa: N801 - CuPy's name
         return self if self.dtype.kind in "fc" else self.astype(np.float64)
 
     def conj(self, copy: bool = True) -> Any:
-        return self._with_values(self.data.conj()) if self.dtype.kind == "c" else self.copy() if copy else self
+        return (
+            self._with_values(self.data.conj()) if self.dtype.kind == "c" else self.copy() if copy else self
+        )
 
     conjugate = conj
 
