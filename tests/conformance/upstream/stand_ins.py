@@ -171,3 +171,4 @@ def install(sdist: Path) -> None:
     sys.modules.pop("cupy._core", None)
     cupy = importlib.import_module("cupy")
     cupy._core = importlib.import_module("cupy._core")
+    cupy.testing = importlib.import_module("cupy.testing")  # CuPy's own, not rgpu's few for programs
