@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as _numpy
 
-import rgpu._ndarray  # noqa: F401 - the class of what is drawn
+import rgpu._ndarray  # noqa: F401 - the class of results
 from rgpu.random import _bit_generator, _distributions, _generator, _generator_api, _permutations, _sample
 from rgpu.random._bit_generator import XORWOW, BitGenerator, MRG32k3a, Philox4x3210
 from rgpu.random._generator import RandomState, get_random_state, reset_states, seed, set_random_state

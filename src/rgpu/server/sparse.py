@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -64,12 +65,45 @@ def _from_dense(package: Any, dense: Any, kind: str) -> Any:
     return package.csr_matrix(dense).asformat(kind)
 
 
+def _stretched(package: Any, a: Any, shape: tuple) -> Any:
+    """A row or column repeated to a shape, as broadcasting would."""
+    for axis in (0, 1):
+        if a.shape[axis] == 1 and shape[axis] != 1:
+            ones = np.ones((shape[0], 1) if axis == 0 else (1, shape[1]), a.dtype)
+            a = package.csr_matrix(ones) @ a if axis == 0 else a @ package.csr_matrix(ones)
+    return a
+
+
+def _pairwise(package: Any, name: str, a: Any, b: Any) -> Any:
+    """A method of two operands; rows and columns broadcast."""
+    if package.issparse(b) and a.shape != b.shape:
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        a, b = _stretched(package, a, shape), _stretched(package, b, shape)
+    return getattr(a, name)(b)
+
+
+def _compare(package: Any, a: Any, name: str, b: Any) -> Any:
+    if name not in ("eq", "ne", "lt", "le", "gt", "ge"):
+        raise TypeError(f"{name!r} is not a comparison")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the client has warned
+        return _pairwise(package, f"__{name}__", a, b)
+
+
+def _fact(package: Any, matrix: Any, name: str) -> bool:
+    if name not in ("has_sorted_indices", "has_canonical_format"):
+        raise TypeError(f"{name!r} is not a fact about a matrix")
+    return bool(getattr(matrix, name))
+
+
 def _index(package: Any, matrix: Any, key: Any) -> Any:
     return matrix.asformat("csr" if matrix.format in ("coo", "dia") else matrix.format)[key]
 
 
 def _set(package: Any, matrix: Any, key: Any, value: Any) -> Any:
-    matrix[key] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SciPy's advice on efficiency is not for the server's log
+        matrix[key] = value
     return matrix
 
 
@@ -106,13 +140,16 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "subtract": lambda package, a, b: a - b,
     "divide": lambda package, a, b: a / b,
     "power": lambda package, a, n: a**n,
-    "compare": lambda package, a, name, b: getattr(a, f"__{name}__")(b),
+    "compare": _compare,
+    "maximum": lambda package, a, b: _pairwise(package, "maximum", a, b),
+    "minimum": lambda package, a, b: _pairwise(package, "minimum", a, b),
+    "fact": _fact,
     "getitem": _index,
     "setitem": _set,
 }
 _IN_PLACE = "sum_duplicates sort_indices eliminate_zeros setdiag".split()
-_METHODS = """multiply sum mean max min argmax argmin diagonal getnnz count_nonzero nonzero maximum minimum
-transpose reshape trace""".split()
+_METHODS = """multiply sum mean max min argmax argmin diagonal getnnz count_nonzero nonzero transpose
+reshape""".split()
 
 
 def _operation(name: str) -> Callable[..., Any]:

@@ -94,7 +94,7 @@ _TABLE = {
 #: SciPy functions of cupyx.scipy by module: element-wise, learned by signature, decided by the data
 _SCIPY = {
     ("sparse", "sparse"): """
-        from_dense convert toarray matmul rmatmul add subtract multiply divide power compare getitem setitem sum
+        from_dense convert toarray matmul rmatmul add subtract multiply divide power compare fact getitem setitem sum
         mean max min argmax argmin diagonal getnnz count_nonzero nonzero maximum minimum transpose reshape setdiag
         sum_duplicates sort_indices eliminate_zeros eye diags bmat vstack hstack block_diag kron kronsum tril triu
         find linalg.norm linalg.spsolve linalg.spsolve_triangular linalg.cg linalg.gmres linalg.cgs
@@ -104,7 +104,7 @@ _SCIPY = {
         chdtrc chdtri cosdg cosm1 cotdg digamma ellipeinc ellipj ellipk ellipkinc ellipkm1 entr erf erfc
         erfcinv erfcx erfinv exp1 exp10 exp2 expi expit expm1 expn exprel fdtr fdtrc fdtri gamma gammainc
         gammaincc gammainccinv gammaincinv gammaln gammasgn gdtr gdtrc huber i0 i0e i1 i1e inv_boxcox
-        inv_boxcox1p j0 j1 k0 k0e k1 k1e kl_div log1p log_expit log_ndtr loggamma logit lpmv multigammaln
+        inv_boxcox1p j0 j1 k0 k0e k1 k1e kl_div log1p log_expit log_ndtr loggamma logit lpmv
         nbdtr nbdtrc nbdtri ndtr ndtri pdtr pdtrc pdtri poch polygamma pseudo_huber psi radian rel_entr
         rgamma round shichi sici sinc sindg spherical_yn tandg wright_bessel xlog1py xlogy y0 y1 yn zeta
         zetac""",
@@ -120,6 +120,7 @@ _SCIPY = {
         minimum_filter minimum_filter1d morphological_gradient morphological_laplace percentile_filter
         prewitt rank_filter shift sobel spline_filter spline_filter1d standard_deviation sum sum_labels
         uniform_filter uniform_filter1d variance white_tophat""",
+    ("scipy_wait", "special"): "multigammaln",
     ("scipy_wait", "ndimage"): """
         center_of_mass extrema find_objects histogram label maximum_position minimum_position zoom rotate""",
     ("scipy", "signal"): """

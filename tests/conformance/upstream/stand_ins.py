@@ -175,3 +175,4 @@ def install(sdist: Path) -> None:
     for name in "cuda random linalg fft lib polynomial exceptions".split():
         importlib.import_module(f"cupy.{name}")
     cupy._core = importlib.import_module("cupy._core")
+    cupy.testing = importlib.import_module("cupy.testing")  # CuPy's own, not rgpu's few for programs

@@ -72,7 +72,8 @@ def benchmark(
 
 
 def _repeat(
-    func: Any, args: tuple, kwargs: dict, n_repeat: int, name: str, n_warmup: int, max_duration: float, devices: tuple
+    func: Any, args: tuple, kwargs: dict, n_repeat: int, name: str, n_warmup: int, max_duration: float,
+    devices: tuple,
 ) -> _PerfCaseResult:  # fmt: skip
     streams = [pool.get().device(i).stream for i in devices]
     for _ in range(n_warmup):

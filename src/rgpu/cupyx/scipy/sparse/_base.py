@@ -15,8 +15,17 @@ from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy.sparse import _call
 from rgpu.functions import creation, dispatch
 
-_VALUES = "sin tan arcsin arctan sinh tanh arcsinh arctanh expm1 log1p deg2rad rad2deg sqrt floor ceil trunc rint sign"
+_VALUES = """sin tan arcsin arctan sinh tanh arcsinh arctanh expm1 log1p deg2rad rad2deg sqrt floor ceil trunc
+rint sign"""
 _SCALARS = (bool, int, float, complex, np.generic)
+
+
+class SparseWarning(Warning):
+    """Base of the warnings about sparse matrices."""
+
+
+class SparseEfficiencyWarning(SparseWarning):
+    """An operation that is slow on sparse matrices."""
 
 
 def is_scalar(x: Any) -> bool:
@@ -136,7 +145,7 @@ class spmatrix:  # noqa: N801 - CuPy's name
     def toarray(self, order: Any = None, out: Any = None) -> Any:
         """The matrix as a dense array."""
         if order not in (None, "C", "F"):
-            raise TypeError("order not understood")
+            raise ValueError("order not understood")
         result = _call.dense("toarray", self)
         if order == "F":
             result = creation.array(result, order="F")
@@ -165,7 +174,9 @@ class spmatrix:  # noqa: N801 - CuPy's name
         return self if self.dtype.kind in "fc" else self.astype(np.float64)
 
     def conj(self, copy: bool = True) -> Any:
-        return self._with_values(self.data.conj()) if self.dtype.kind == "c" else self.copy() if copy else self
+        return (
+            self._with_values(self.data.conj()) if self.dtype.kind == "c" else self.copy() if copy else self
+        )
 
     conjugate = conj
 
@@ -184,15 +195,23 @@ class spmatrix:  # noqa: N801 - CuPy's name
     # ---- arithmetic ---------------------------------------------------------------------------------
 
     def __matmul__(self, other: Any) -> Any:
-        return NotImplemented if is_scalar(other) else self.dot(other)
+        if is_scalar(other):
+            raise ValueError("Scalar operands are not allowed, use '*' instead")
+        return self._product(other)
 
     def __mul__(self, other: Any) -> Any:
-        return self.dot(other)
+        return self._with_values(self.data * other) if is_scalar(other) else self._product(other)
 
     def dot(self, other: Any) -> Any:
         """Product with a scalar, a dense vector or matrix, or a sparse matrix."""
-        if is_scalar(other):
-            return self._with_values(self.data * other)
+        if isinstance(other, Remote) and not other._meta.ndim:
+            raise ValueError("dimension mismatch")
+        result = self.__mul__(other)
+        if result is NotImplemented:
+            raise TypeError(f"the product of a sparse matrix and {type(other)} is not supported")
+        return result
+
+    def _product(self, other: Any) -> Any:
         if not isinstance(other, spmatrix | Remote):
             return NotImplemented
         if other.shape[0] != self._shape[1]:
@@ -266,6 +285,8 @@ class spmatrix:  # noqa: N801 - CuPy's name
     # ---- reductions -----------------------------------------------------------------------------------
 
     def _reduced(self, name: str, axis: Any, out: Any = None, **options: Any) -> Any:
+        if isinstance(axis, tuple):
+            axis = None if sorted(operator.index(n) % 2 for n in axis) == [0, 1] else axis[0]
         if axis is not None and not -2 <= operator.index(axis) < 2:
             raise ValueError("axis out of range")
         options = {key: value for key, value in options.items() if value is not None and value is not False}
@@ -281,16 +302,21 @@ class spmatrix:  # noqa: N801 - CuPy's name
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
         return self._reduced("mean", axis, out, dtype=dtype)
 
-    def _extreme(self, name: str, axis: Any, out: Any) -> Any:
+    def _extreme(self, name: str, axis: Any, out: Any, explicit: bool) -> Any:
         if out is not None:
             raise ValueError("Sparse matrices do not support an 'out' parameter")
-        return _call.dense(name, self) if axis is None else _call.ask(name, self, axis=axis)
+        options = {"explicit": True} if explicit else {}
+        return (
+            _call.dense(name, self, **options)
+            if axis is None
+            else _call.ask(name, self, axis=axis, **options)
+        )
 
     def max(self, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
-        return self.data.max() if explicit and axis is None else self._extreme("max", axis, out)
+        return self._extreme("max", axis, out, explicit)
 
     def min(self, axis: Any = None, out: Any = None, *, explicit: bool = False) -> Any:
-        return self.data.min() if explicit and axis is None else self._extreme("min", axis, out)
+        return self._extreme("min", axis, out, explicit)
 
     def argmax(self, axis: Any = None, out: Any = None) -> Any:
         return _call.ask("argmax", self, axis=axis)

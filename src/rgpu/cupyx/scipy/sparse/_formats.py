@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
+import warnings
 from typing import Any
 
 import numpy as np
 
 from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy.sparse import _call
-from rgpu.cupyx.scipy.sparse._base import spmatrix
+from rgpu.cupyx.scipy.sparse._base import SparseEfficiencyWarning, spmatrix
 from rgpu.functions import creation
 
 _DTYPES = "?fdFD"
@@ -147,6 +147,7 @@ class _Compressed(_Format):
 
     def _set_arrays(self, arrays: tuple) -> None:
         self.data, self.indices, self.indptr = arrays
+        self._facts: dict[str, bool] = {}
 
     def _empty(self, dtype: np.dtype) -> tuple:
         count = self._shape[self._major] + 1
@@ -211,9 +212,35 @@ class _Compressed(_Format):
         return self[:, j]
 
     def _compared(self, name: str, other: Any) -> Any:
+        if isinstance(other, spmatrix):
+            pairs = zip(self._shape, other._shape)
+            if any(a != b and a != 1 and b != 1 for a, b in pairs):
+                raise ValueError("inconsistent shape")
+            if name in ("eq", "le", "ge"):
+                warnings.warn(
+                    f"Comparing sparse matrices with {name} is inefficient",
+                    SparseEfficiencyWarning,
+                    stacklevel=3,
+                )
         return _call.ask("compare", self, name, other)
 
 
+def _fact(name: str) -> property:
+    """A fact about the indices: asked once, forgotten when the arrays change, and assignable."""
+
+    def get(self: Any) -> bool:
+        if name not in self._facts:
+            self._facts[name] = bool(_call.ask("fact", self, name))
+        return self._facts[name]
+
+    def set_(self: Any, value: bool) -> None:
+        self._facts[name] = bool(value)
+
+    return property(get, set_)
+
+
+_Compressed.has_sorted_indices = _fact("has_sorted_indices")  # type: ignore[attr-defined]
+_Compressed.has_canonical_format = _fact("has_canonical_format")  # type: ignore[attr-defined]
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _method = lambda self, other, name=_name: self._compared(name, other)  # noqa: E731
     _method.__name__ = f"__{_name}__"
@@ -268,10 +295,8 @@ class dia_matrix(_Format):  # noqa: N801 - CuPy's name
         if axis is not None:
             raise NotImplementedError("getnnz over an axis is not implemented for DIA format")
         rows, columns = self._shape
-        total = 0
-        for offset in self.offsets.get().tolist():
-            total += max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
-        return operator.index(total)
+        ends = min(columns, self.data.shape[1])
+        return sum(max(0, min(rows + k, ends) - max(k, 0)) for k in self.offsets.get().tolist())
 
 
 _call.classes.update(csr=csr_matrix, csc=csc_matrix, coo=coo_matrix, dia=dia_matrix)
