@@ -62,6 +62,11 @@ def _capitals(name: str) -> str:
     return words.lstrip("_").upper()
 
 
+def rebuild(name: str, arguments: tuple) -> BaseException:
+    """Unpickle one of these: their own module is CuPy's, which a program that says rgpu does not have."""
+    return KINDS[name](*arguments)
+
+
 class CUDARuntimeError(RuntimeError):
     """An error of the CUDA runtime; ``status`` is its number."""
 
@@ -73,7 +78,7 @@ class CUDARuntimeError(RuntimeError):
         super().__init__(f"cudaError{name}: {text}" if status else f"cudaSuccess: {text}")
 
     def __reduce__(self) -> Any:
-        return type(self), (self.status,)
+        return rebuild, (type(self).__name__, (self.status,))
 
 
 class CUDADriverError(RuntimeError):
@@ -87,7 +92,7 @@ class CUDADriverError(RuntimeError):
         super().__init__(f"CUDA_ERROR_{_DRIVER.get(status) or _capitals(name)}: {text}")
 
     def __reduce__(self) -> Any:
-        return type(self), (self.status,)
+        return rebuild, (type(self).__name__, (self.status,))
 
 
 class OutOfMemoryError(MemoryError):
@@ -105,7 +110,7 @@ class OutOfMemoryError(MemoryError):
         super().__init__(text)
 
     def __reduce__(self) -> Any:
-        return type(self), (self._size, self._total, self._limit)
+        return rebuild, (type(self).__name__, (self._size, self._total, self._limit))
 
 
 def library_error(name: str, module: str) -> Any:
@@ -116,7 +121,7 @@ def library_error(name: str, module: str) -> Any:
         RuntimeError.__init__(self, text or str(status))
 
     def __reduce__(self: Any) -> Any:
-        return type(self), (self.status, str(self))
+        return rebuild, (name, (self.status, str(self)))
 
     body = {"__init__": __init__, "__reduce__": __reduce__, "__module__": module, "__doc__": f"An error of {module}."}
     made = type(name, (RuntimeError,), body)
