@@ -26,7 +26,9 @@ def test_a_device_has_properties_and_attributes(cp):
     assert device.compute_capability == f"{properties['major']}{properties['minor']}"
     assert device.attributes["MaxThreadsPerBlock"] == properties["maxThreadsPerBlock"] >= 256
     assert device.attributes["WarpSize"] in (32, 64)
-    assert cp.cuda.runtime.deviceGetAttribute(cp.cuda.runtime.cudaDevAttrWarpSize, 0) == properties["warpSize"]
+    assert (
+        cp.cuda.runtime.deviceGetAttribute(cp.cuda.runtime.cudaDevAttrWarpSize, 0) == properties["warpSize"]
+    )
     free, total = device.mem_info
     assert 0 < free <= total == properties["totalGlobalMem"]
     assert cp.cuda.runtime.runtimeGetVersion() >= 11000 and cp.cuda.runtime.is_hip is False
@@ -49,7 +51,13 @@ def test_with_and_use_switch_the_current_device(two):
 @pytest.mark.parametrize("number", [99, -1])
 def test_a_wrong_device_number_is_cudas_error_when_used(cp, number):
     device = cp.cuda.Device(number)
-    for use in (device.use, device.synchronize, device.__enter__, lambda: device.mem_info, lambda: device.attributes):
+    for use in (
+        device.use,
+        device.synchronize,
+        device.__enter__,
+        lambda: device.mem_info,
+        lambda: device.attributes,
+    ):
         with pytest.raises(cp.cuda.runtime.CUDARuntimeError) as caught:
             use()
         assert caught.value.status == 101

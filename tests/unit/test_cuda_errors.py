@@ -43,7 +43,10 @@ def test_driver_errors(status, text):
     [
         ((1024, -1), "Out of memory allocating 1,024 bytes"),
         ((1024, 0), "Out of memory allocating 1,024 bytes (allocated so far: 0 bytes)."),
-        ((1, 2000, 3000), "Out of memory allocating 1 bytes (allocated so far: 2,000 bytes, limit set to: 3,000 bytes)."),
+        (
+            (1, 2000, 3000),
+            "Out of memory allocating 1 bytes (allocated so far: 2,000 bytes, limit set to: 3,000 bytes).",
+        ),
     ],
 )
 def test_out_of_memory(arguments, text):

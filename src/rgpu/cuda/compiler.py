@@ -17,7 +17,9 @@ class CompileException(Exception):
 
     __module__ = "cupy.cuda.compiler"
 
-    def __init__(self, msg: str, source: str = "", name: str = "", options: Any = (), backend: str = "nvrtc") -> None:
+    def __init__(
+        self, msg: str, source: str = "", name: str = "", options: Any = (), backend: str = "nvrtc"
+    ) -> None:
         super().__init__(msg)
         self._msg, self.source, self.name, self.options, self.backend = msg, source, name, options, backend
 

@@ -52,13 +52,15 @@ _STATUS = {
 }
 #: the driver's names where they are not the runtime's in capitals
 _DRIVER = {
-    2: "OUT_OF_MEMORY", 3: "NOT_INITIALIZED", 4: "DEINITIALIZED", 200: "INVALID_IMAGE", 201: "INVALID_CONTEXT",
-    209: "NO_BINARY_FOR_GPU", 400: "INVALID_HANDLE", 500: "NOT_FOUND",
+    2: "OUT_OF_MEMORY", 3: "NOT_INITIALIZED", 4: "DEINITIALIZED", 200: "INVALID_IMAGE",
+    201: "INVALID_CONTEXT", 209: "NO_BINARY_FOR_GPU", 400: "INVALID_HANDLE", 500: "NOT_FOUND",
 }  # fmt: skip
 
 
 def _capitals(name: str) -> str:
-    words = "".join(f"_{c}" if c.isupper() and not name[max(i - 1, 0)].isupper() else c for i, c in enumerate(name))
+    words = "".join(
+        f"_{c}" if c.isupper() and not name[max(i - 1, 0)].isupper() else c for i, c in enumerate(name)
+    )
     return words.lstrip("_").upper()
 
 
@@ -123,7 +125,12 @@ def library_error(name: str, module: str) -> Any:
     def __reduce__(self: Any) -> Any:
         return rebuild, (name, (self.status, str(self)))
 
-    body = {"__init__": __init__, "__reduce__": __reduce__, "__module__": module, "__doc__": f"An error of {module}."}
+    body = {
+        "__init__": __init__,
+        "__reduce__": __reduce__,
+        "__module__": module,
+        "__doc__": f"An error of {module}.",
+    }
     made = type(name, (RuntimeError,), body)
     KINDS[name] = made
     return made

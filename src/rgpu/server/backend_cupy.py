@@ -71,7 +71,9 @@ class CupyBackend(Backend):
             return cupy.empty(shape, dtype)
         low, high = _reach(shape, dtype, strides)
         if offset + low < 0 or offset + high > root.nbytes:
-            raise ValueError(f"a view of {high - low} bytes at offset {offset + low} leaves its {root.nbytes} bytes")
+            raise ValueError(
+                f"a view of {high - low} bytes at offset {offset + low} leaves its {root.nbytes} bytes"
+            )
         return cupy.ndarray(shape, dtype, memptr=root.data + offset, strides=strides)
 
     def from_host(self, array: np.ndarray) -> Any:

@@ -91,7 +91,9 @@ def _figures(backend: Any, pool: Pool | None) -> list[int]:
 def _set_limit(backend: Any, pool: Pool | None, limit: int) -> None:
     chosen = _chosen(backend, pool)
     chosen.limit = limit
-    chosen.cupy.set_limit(size=min(limit, backend.limit) if limit and backend.limit else limit or backend.limit)
+    chosen.cupy.set_limit(
+        size=min(limit, backend.limit) if limit and backend.limit else limit or backend.limit
+    )
 
 
 def _free_all(backend: Any, pool: Pool | None) -> None:
