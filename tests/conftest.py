@@ -1,8 +1,11 @@
 """Rules for every test: a time limit (pyproject.toml), the same seeds, and nothing left behind."""
 
+import functools
 import os
 import random
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +16,27 @@ from tests.support.waiting import wait_until
 
 settings.register_profile("rgpu", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("rgpu")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--backend", choices=("cpu", "cupy"), default="cpu", help="the devices of the conformance tests' servers"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests for a GPU say so where there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not has_cuda_device():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@functools.cache
+def has_cuda_device():
+    """Whether CuPy finds a device here; asked in another process, so that this one stays without CUDA."""
+    code = "import sys, cupy; sys.exit(0 if cupy.is_available() else 1)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -91,4 +91,6 @@ def find(address: int) -> tuple[Remote, int]:
             if root is not None and address <= start + round_up(nbytes):
                 offset = address - start + (root._offset if root._root is not None else 0)
                 return (root if root._root is None else root._root), offset
-    raise invalid(INVALID_VALUE, f"{address:#x} is not in any live allocation of this process on a device of the pool")
+    raise invalid(
+        INVALID_VALUE, f"{address:#x} is not in any live allocation of this process on a device of the pool"
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 from rgpu import surface
 from rgpu.client.failures import KINDS
+from rgpu.cuda.errors import rebuild
 
 
 class CompileException(Exception):
@@ -16,12 +17,14 @@ class CompileException(Exception):
 
     __module__ = "cupy.cuda.compiler"
 
-    def __init__(self, msg: str, source: str = "", name: str = "", options: Any = (), backend: str = "nvrtc") -> None:
+    def __init__(
+        self, msg: str, source: str = "", name: str = "", options: Any = (), backend: str = "nvrtc"
+    ) -> None:
         super().__init__(msg)
         self._msg, self.source, self.name, self.options, self.backend = msg, source, name, options, backend
 
     def __reduce__(self) -> Any:
-        return type(self), (self._msg, self.source, self.name, self.options, self.backend)
+        return rebuild, (type(self).__name__, (self._msg, self.source, self.name, self.options, self.backend))
 
     def get_message(self) -> str:
         return self._msg

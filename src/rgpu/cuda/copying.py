@@ -44,7 +44,12 @@ class Rectangle(NamedTuple):
 
 class _HostMemory:
     def __init__(self, address: int, size: int) -> None:
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
 
 
 def host_memory(address: int, size: int) -> np.ndarray:
@@ -62,7 +67,7 @@ def device_bytes(root: Remote, offset: int, shape: Rectangle) -> Any:
     if offset < 0 or offset + shape.extent > root._meta.nbytes:
         raise invalid(
             INVALID_VALUE,
-            f"{shape.extent} bytes from offset {offset} do not fit an allocation of {root._meta.nbytes} bytes",
+            f"{shape.extent} bytes from offset {offset} do not fit the {root._meta.nbytes} allocated ones",
         )
     return views.make(root, layouts.intern(shape.shape, _U1, shape.strides), offset, dispatch.ndarray)
 
@@ -82,7 +87,9 @@ def copy(dst: Any, src: Any, size: int, kind: int = BY_ADDRESS) -> None:
     copy_rows(dst, size, src, size, size, 1, kind)
 
 
-def copy_rows(dst: Any, dpitch: int, src: Any, spitch: int, width: int, height: int, kind: int = BY_ADDRESS) -> None:
+def copy_rows(
+    dst: Any, dpitch: int, src: Any, spitch: int, width: int, height: int, kind: int = BY_ADDRESS
+) -> None:
     """A rectangle of ``height`` rows of ``width`` bytes."""
     if not width or not height:
         return
@@ -137,4 +144,6 @@ def between(target: Any, source: Any) -> None:
 def fill(root: Remote, offset: int, value: int, size: int) -> None:
     """Set bytes of a root allocation."""
     if size:
-        issue.submit(root._stream, "ndarray.fill", device_bytes(root, offset, Rectangle(size, 1, size)), value & 0xFF)
+        issue.submit(
+            root._stream, "ndarray.fill", device_bytes(root, offset, Rectangle(size, 1, size)), value & 0xFF
+        )

@@ -52,14 +52,21 @@ _STATUS = {
 }
 #: the driver's names where they are not the runtime's in capitals
 _DRIVER = {
-    2: "OUT_OF_MEMORY", 3: "NOT_INITIALIZED", 4: "DEINITIALIZED", 200: "INVALID_IMAGE", 201: "INVALID_CONTEXT",
-    209: "NO_BINARY_FOR_GPU", 400: "INVALID_HANDLE", 500: "NOT_FOUND",
+    2: "OUT_OF_MEMORY", 3: "NOT_INITIALIZED", 4: "DEINITIALIZED", 200: "INVALID_IMAGE",
+    201: "INVALID_CONTEXT", 209: "NO_BINARY_FOR_GPU", 400: "INVALID_HANDLE", 500: "NOT_FOUND",
 }  # fmt: skip
 
 
 def _capitals(name: str) -> str:
-    words = "".join(f"_{c}" if c.isupper() and not name[max(i - 1, 0)].isupper() else c for i, c in enumerate(name))
+    words = "".join(
+        f"_{c}" if c.isupper() and not name[max(i - 1, 0)].isupper() else c for i, c in enumerate(name)
+    )
     return words.lstrip("_").upper()
+
+
+def rebuild(name: str, arguments: tuple) -> BaseException:
+    """Unpickle one of these: their own module is CuPy's, which a program that says rgpu does not have."""
+    return KINDS[name](*arguments)
 
 
 class CUDARuntimeError(RuntimeError):
@@ -73,7 +80,7 @@ class CUDARuntimeError(RuntimeError):
         super().__init__(f"cudaError{name}: {text}" if status else f"cudaSuccess: {text}")
 
     def __reduce__(self) -> Any:
-        return type(self), (self.status,)
+        return rebuild, (type(self).__name__, (self.status,))
 
 
 class CUDADriverError(RuntimeError):
@@ -87,7 +94,7 @@ class CUDADriverError(RuntimeError):
         super().__init__(f"CUDA_ERROR_{_DRIVER.get(status) or _capitals(name)}: {text}")
 
     def __reduce__(self) -> Any:
-        return type(self), (self.status,)
+        return rebuild, (type(self).__name__, (self.status,))
 
 
 class OutOfMemoryError(MemoryError):
@@ -105,7 +112,7 @@ class OutOfMemoryError(MemoryError):
         super().__init__(text)
 
     def __reduce__(self) -> Any:
-        return type(self), (self._size, self._total, self._limit)
+        return rebuild, (type(self).__name__, (self._size, self._total, self._limit))
 
 
 def library_error(name: str, module: str) -> Any:
@@ -116,9 +123,14 @@ def library_error(name: str, module: str) -> Any:
         RuntimeError.__init__(self, text or str(status))
 
     def __reduce__(self: Any) -> Any:
-        return type(self), (self.status, str(self))
+        return rebuild, (name, (self.status, str(self)))
 
-    body = {"__init__": __init__, "__reduce__": __reduce__, "__module__": module, "__doc__": f"An error of {module}."}
+    body = {
+        "__init__": __init__,
+        "__reduce__": __reduce__,
+        "__module__": module,
+        "__doc__": f"An error of {module}.",
+    }
     made = type(name, (RuntimeError,), body)
     KINDS[name] = made
     return made

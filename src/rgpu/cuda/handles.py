@@ -46,7 +46,10 @@ def find(pointer: int) -> Held:
     """The object behind an integer, or CUDA's error."""
     found = _live.get(pointer)
     if found is None:
-        raise invalid(INVALID_RESOURCE_HANDLE, f"{pointer:#x} is no stream or event of this process, or it was destroyed")
+        raise invalid(
+            INVALID_RESOURCE_HANDLE,
+            f"{pointer:#x} is no stream or event of this process, or it was destroyed",
+        )
     return found
 
 
@@ -138,8 +141,6 @@ class HostFunctions:
                 function()
             except BaseException:  # the thread must go on: others wait for it
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
-
-
 
 
 _host_functions: weakref.WeakKeyDictionary[CommandStream, HostFunctions] = weakref.WeakKeyDictionary()

@@ -94,7 +94,9 @@ class ManagedMemory(BaseMemory):
         """A hint; checked and otherwise without effect."""
         from rgpu.cuda import runtime
 
-        runtime.memPrefetchAsync(self.ptr, self.size, self.device_id if device_id is None else device_id, stream.ptr)
+        runtime.memPrefetchAsync(
+            self.ptr, self.size, self.device_id if device_id is None else device_id, stream.ptr
+        )
 
     def advise(self, advise: int, dev: Any) -> None:
         """A hint; checked and otherwise without effect."""
@@ -229,7 +231,9 @@ class MemoryPointer:
         root = self.mem._root
         if root is None or not meta.nbytes:
             if meta.nbytes:
-                raise ValueError(f"{self!r} has no memory on a device of the pool for an array of {meta.nbytes} bytes")
+                raise ValueError(
+                    f"{self!r} has no memory on a device of the pool for an array of {meta.nbytes} bytes"
+                )
             array = views.empty(meta, issue.here(), cls)
         else:
             low, high = _reach(meta)
@@ -281,7 +285,7 @@ def malloc_async(size: int) -> MemoryPointer:
 
 
 class PythonFunctionAllocator:
-    """Memory from a pair of Python functions on addresses: ``malloc(size, device)``, ``free(ptr, device)``."""
+    """Memory from two Python functions on addresses: ``malloc(size, device)``, ``free(ptr, device)``."""
 
     __module__ = "cupy.cuda.memory"
 

@@ -40,7 +40,12 @@ class _Bytes:
         self.mem = mem
         size = max(mem.size - offset, 0)
         address = mem.ptr + offset
-        self.__array_interface__ = {"version": 3, "shape": (size if address else 0,), "typestr": "|u1", "data": (address or 1, False)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (size if address else 0,),
+            "typestr": "|u1",
+            "data": (address or 1, False),
+        }
 
 
 class PinnedMemoryPointer(np.ndarray):

@@ -82,7 +82,9 @@ class MemoryPool:
     def free_all_free(self) -> None:
         import warnings
 
-        warnings.warn("free_all_free is deprecated. Use free_all_blocks instead.", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "free_all_free is deprecated. Use free_all_blocks instead.", DeprecationWarning, stacklevel=2
+        )
         self.free_all_blocks()
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:

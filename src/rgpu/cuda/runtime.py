@@ -54,7 +54,9 @@ def _device(number: int) -> devices.Device:
     """A device by number; CUDA's error for a wrong one."""
     found = devices.get().devices
     if not 0 <= number < len(found):
-        raise invalid(INVALID_DEVICE, f"there is no device {number}: the pool has {len(found)} (0..{len(found) - 1})")
+        raise invalid(
+            INVALID_DEVICE, f"there is no device {number}: the pool has {len(found)} (0..{len(found) - 1})"
+        )
     return found[number]
 
 
@@ -220,7 +222,9 @@ def mallocAsync(size: int, stream: int) -> int:
 
 def free(ptr: int) -> None:
     if ptr and _allocations.pop(ptr, None) is None:
-        raise invalid(INVALID_VALUE, f"{ptr:#x} did not come from a malloc of this module, or was freed before")
+        raise invalid(
+            INVALID_VALUE, f"{ptr:#x} did not come from a malloc of this module, or was freed before"
+        )
 
 
 def freeAsync(ptr: int, stream: int) -> None:
@@ -254,7 +258,12 @@ class PointerAttributes:
     __module__ = "cupy_backends.cuda.api.runtime"
 
     def __init__(self, device: int, devicePointer: int, hostPointer: int, type: int = -1) -> None:  # noqa: A002
-        self.device, self.devicePointer, self.hostPointer, self.type = device, devicePointer, hostPointer, type
+        self.device, self.devicePointer, self.hostPointer, self.type = (
+            device,
+            devicePointer,
+            hostPointer,
+            type,
+        )
 
 
 def pointerGetAttributes(ptr: int) -> PointerAttributes:

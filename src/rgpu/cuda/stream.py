@@ -162,7 +162,9 @@ class Stream(_BaseStream):
         try:
             answer = obj.__cuda_stream__()
         except AttributeError:
-            raise TypeError(f"{type(obj).__name__} does not implement the CUDA stream protocol (__cuda_stream__)") from None
+            raise TypeError(
+                f"{type(obj).__name__} does not implement the CUDA stream protocol (__cuda_stream__)"
+            ) from None
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError("__cuda_stream__() must return a 2-tuple: (version, stream pointer)")
         version, pointer = answer
@@ -189,7 +191,9 @@ class ExternalStream(_BaseStream):
 
     def __init__(self, ptr: int, device_id: int = -1) -> None:
         warnings.warn(
-            "ExternalStream is deprecated. Use Stream.from_external() instead.", DeprecationWarning, stacklevel=2
+            "ExternalStream is deprecated. Use Stream.from_external() instead.",
+            DeprecationWarning,
+            stacklevel=2,
         )
         super().__init__(ptr, device_id)
 

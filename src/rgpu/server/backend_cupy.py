@@ -17,7 +17,7 @@ import cupyx
 import numpy as np
 
 from rgpu.server.backend import Backend
-from rgpu.server.cupy_device import FUNCTIONS, Pool, device_memory
+from rgpu.server.cupy_device import FUNCTIONS, Pools
 from rgpu.server.table import OutOfMemoryError
 
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
@@ -45,10 +45,8 @@ class CupyBackend(Backend):
         self.device, self.limit = device, memory_limit
         self.cuda = cupy.cuda.Device(device)
         self.cuda.use()
-        self.default_pool = Pool(cupy.get_default_memory_pool())
-        self.pools: list[Any] = []  # weak references to the others
-        if memory_limit:
-            self.default_pool.cupy.set_limit(size=min(memory_limit, device_memory()[1]))
+        self.pools = Pools(memory_limit)
+        self.pools.use(self.pools.default)
         self.streams = False  # whether there ever was another than the default one
         self._stage: list[_Stage] = []
 
@@ -71,7 +69,9 @@ class CupyBackend(Backend):
             return cupy.empty(shape, dtype)
         low, high = _reach(shape, dtype, strides)
         if offset + low < 0 or offset + high > root.nbytes:
-            raise ValueError(f"a view of {high - low} bytes at offset {offset + low} leaves its {root.nbytes} bytes")
+            raise ValueError(
+                f"a view of {high - low} bytes at offset {offset + low} leaves its {root.nbytes} bytes"
+            )
         return cupy.ndarray(shape, dtype, memptr=root.data + offset, strides=strides)
 
     def from_host(self, array: np.ndarray) -> Any:
@@ -113,7 +113,7 @@ class CupyBackend(Backend):
         (cupy.cuda.Stream.null if stream is None else stream).use()
 
     def release(self) -> None:
-        cupy.get_default_memory_pool().free_all_blocks()
+        self.pools.free_all()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
     def explain(self, error: BaseException) -> BaseException:

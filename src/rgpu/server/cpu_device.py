@@ -68,9 +68,8 @@ class CpuEvent:
 
 def _info(backend: Any) -> dict:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    attributes = _ATTRIBUTES | {
-        13: 0, 16: int(os.environ.get("OMP_NUM_THREADS", cores)), 33: backend.device, 34: 0, 36: 0, 37: 64, 38: 0, 50: 0,
-    }  # fmt: skip
+    cores = int(os.environ.get("OMP_NUM_THREADS", cores))
+    attributes = _ATTRIBUTES | {13: 0, 16: cores, 33: backend.device, 34: 0, 36: 0, 37: 64, 38: 0, 50: 0}
     properties: dict[str, Any] = {name: attributes[number] for name, number in _PROPERTIES.items()}
     properties |= {
         "name": f"CPU {processor_name()}".encode(),
@@ -102,7 +101,9 @@ def _account(backend: Any, pool: Account | None) -> Account:
 
 def _use_pool(backend: Any, pool: Any) -> None:
     """0: the default pool, -1: none."""
-    backend.table.account = pool if isinstance(pool, Account) else backend.table.default if pool == 0 else Account()
+    backend.table.account = (
+        pool if isinstance(pool, Account) else backend.table.default if pool == 0 else Account()
+    )
 
 
 def _figures(backend: Any, pool: Account | None) -> list[int]:

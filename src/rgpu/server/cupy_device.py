@@ -14,15 +14,55 @@ import cupy
 from cupy.cuda import runtime
 
 _BLOCKING, _DISABLE_TIMING = 1, 2
+_OUT_OF_MEMORY = 2
 _COMPUTE_CAPABILITY = {75: "major", 76: "minor"}  # attributes that CuPy has no names for
 
 
 class Pool:
     """One of CuPy's pools, with the limit that the user gave it (0: only the lease bounds it)."""
 
-    def __init__(self, pool: Any) -> None:
-        self.cupy = pool
+    def __init__(self, allocate: Callable[[int], Any]) -> None:
+        self.cupy = cupy.cuda.MemoryPool(allocate)
         self.limit = 0
+
+    def set_limit(self, limit: int) -> None:
+        self.cupy.set_limit(size=limit)
+        self.limit = limit
+
+
+class Pools:
+    """All pools of the session. Together they never hold more than the lease, cached blocks included."""
+
+    def __init__(self, lease: int) -> None:
+        self.lease = lease
+        self._all: weakref.WeakSet[Pool] = weakref.WeakSet()
+        self.default = self.create()
+        self.none = self.create()  # where the user wants no pool: accounted apart, and bounded as well
+
+    def create(self) -> Pool:
+        made = Pool(self._allocate)
+        self._all.add(made)
+        return made
+
+    def use(self, pool: Pool) -> None:
+        """Results come from this one."""
+        cupy.cuda.set_allocator(pool.cupy.malloc)
+
+    @property
+    def held(self) -> int:
+        return sum(pool.cupy.total_bytes() for pool in self._all)
+
+    def free_all(self) -> None:
+        for pool in self._all:
+            pool.cupy.free_all_blocks()
+
+    def _allocate(self, size: int) -> Any:
+        """Memory of the card, for a pool that has none left; CuPy's pool already counts it as held."""
+        if self.lease and self.held > self.lease:
+            self.free_all()
+            if self.held > self.lease:
+                raise runtime.CUDARuntimeError(_OUT_OF_MEMORY)  # the pool says it with its figures
+        return cupy.cuda.memory._malloc(size)
 
 
 def device_memory() -> tuple[int, int]:
@@ -49,53 +89,26 @@ def _info(backend: Any) -> dict:
     }
 
 
-def _pools(backend: Any) -> list[Pool]:
-    others = [reference() for reference in backend.pools]
-    return [backend.default_pool, *[pool for pool in others if pool is not None]]
-
-
 def _memory(backend: Any) -> list[int]:
     free, total = device_memory()
     leased = min(backend.limit or total, total)
-    held = sum(pool.cupy.total_bytes() for pool in _pools(backend))
-    return [max(0, min(free, leased - held)), leased]
-
-
-def _create_pool(backend: Any) -> Pool:
-    made = Pool(cupy.cuda.MemoryPool())
-    if backend.limit:
-        made.cupy.set_limit(size=backend.limit)
-    backend.pools = [reference for reference in backend.pools if reference() is not None]
-    backend.pools.append(weakref.ref(made))
-    return made
+    return [max(0, min(free, leased - backend.pools.held)), leased]
 
 
 def _use_pool(backend: Any, pool: Any) -> None:
     """0: the default pool, -1: none."""
-    if isinstance(pool, Pool):
-        cupy.cuda.set_allocator(pool.cupy.malloc)
-    else:
-        cupy.cuda.set_allocator(backend.default_pool.cupy.malloc if pool == 0 else None)
+    pools = backend.pools
+    pools.use(pool if isinstance(pool, Pool) else pools.default if pool == 0 else pools.none)
 
 
 def _chosen(backend: Any, pool: Pool | None) -> Pool:
-    return backend.default_pool if pool is None else pool
+    return backend.pools.default if pool is None else pool
 
 
 def _figures(backend: Any, pool: Pool | None) -> list[int]:
     """[used, total, free blocks, limit]"""
     chosen = _chosen(backend, pool)
     return [chosen.cupy.used_bytes(), chosen.cupy.total_bytes(), chosen.cupy.n_free_blocks(), chosen.limit]
-
-
-def _set_limit(backend: Any, pool: Pool | None, limit: int) -> None:
-    chosen = _chosen(backend, pool)
-    chosen.limit = limit
-    chosen.cupy.set_limit(size=min(limit, backend.limit) if limit and backend.limit else limit or backend.limit)
-
-
-def _free_all(backend: Any, pool: Pool | None) -> None:
-    _chosen(backend, pool).cupy.free_all_blocks()
 
 
 def _stream_create(backend: Any, non_blocking: bool, priority: int) -> Any:
@@ -130,9 +143,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "event.synchronize": lambda backend, event: event.synchronize(),
     "event.query": lambda backend, event: event.done,
     "event.elapsed": _elapsed,
-    "memory.create_pool": _create_pool,
+    "memory.create_pool": lambda backend: backend.pools.create(),
     "memory.use_pool": _use_pool,
     "memory.figures": _figures,
-    "memory.free_all": _free_all,
-    "memory.set_limit": _set_limit,
+    "memory.free_all": lambda backend, pool: _chosen(backend, pool).cupy.free_all_blocks(),
+    "memory.set_limit": lambda backend, pool, limit: _chosen(backend, pool).set_limit(limit),
 }

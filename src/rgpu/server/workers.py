@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from rgpu.errors import ProtocolError
@@ -258,6 +259,11 @@ class WorkerPool:
 def _worker_environment(threads: int) -> dict[str, str]:
     """The daemon's environment, with each worker's libraries kept to their part of the cores."""
     environment = dict(os.environ)
+    # Under `rgpu run` this folder makes `import cupy` mean rgpu; a worker needs CuPy itself.
+    alias = str(Path(__file__).parents[1] / "_site")
+    if "PYTHONPATH" in environment:
+        paths = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if os.path.abspath(path) != alias)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment.setdefault(variable, str(threads))
     return environment

@@ -1,0 +1,77 @@
+"""The cupy backend against an installed CuPy, as far as that goes without a device."""
+
+import inspect
+
+import pytest
+
+from rgpu.server import cpu_device
+from rgpu.wire.functions import TABLE
+
+
+@pytest.fixture(scope="module")
+def backend():
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from rgpu.server import backend_cupy
+
+    if not hasattr(backend_cupy.cupy, "ndarray"):
+        pytest.skip("cupy is a stand-in here")
+    return backend_cupy
+
+
+def test_every_declared_function_is_there(backend):
+    unopened = object.__new__(backend.CupyBackend)
+    missing = [function.name for function in TABLE if not callable(unopened.resolve(function.name))]
+    assert not missing
+
+
+def test_both_backends_answer_the_same_questions(backend):
+    from rgpu.server import cupy_device
+
+    assert cupy_device.FUNCTIONS.keys() == cpu_device.FUNCTIONS.keys()
+
+
+def test_every_override_is_declared(backend):
+    names = {function.name for function in TABLE}
+    assert backend.OVERRIDES.keys() <= names
+
+
+def test_what_the_backend_uses_of_cupy_exists(backend):
+    cuda = backend.cupy.cuda
+    for owner, names in {
+        cuda.runtime: "memGetInfo getDeviceProperties deviceGetAttribute driverGetVersion runtimeGetVersion",
+        cuda.MemoryPool: "malloc set_limit used_bytes total_bytes n_free_blocks free_all_blocks",
+        cuda.PinnedMemoryPool: "free_all_blocks",
+        cuda.MemoryPointer: "copy_from_host_async",
+        cuda.Stream: "use synchronize wait_event done null",
+        cuda.Event: "record synchronize done",
+        cuda.Device: "use synchronize",
+        backend.cupy.ndarray: "get data flags strides real copy byteswap",
+        backend.cupy.ufunc: "reduce accumulate reduceat outer at",
+        cuda: "alloc alloc_pinned_memory get_current_stream get_elapsed_time set_allocator",
+    }.items():
+        missing = [name for name in names.split() if not hasattr(owner, name)]
+        assert not missing, (owner, missing)
+    assert issubclass(cuda.memory.OutOfMemoryError, MemoryError)
+    assert cuda.memory.OutOfMemoryError(1, 2, 3).__reduce__()[1] == (1, 2, 3)
+
+
+def test_errors_travel_with_arguments_that_make_them_again(backend):
+    unopened = object.__new__(backend.CupyBackend)
+    memory = unopened.explain(backend.cupy.cuda.memory.OutOfMemoryError(1, 2, 3))
+    assert (type(memory).__name__, memory.args) == ("OutOfMemoryError", (1, 2, 3))
+    compiler = backend.cupy.cuda.compiler.CompileException("no", "source", "name", ("-O3",))
+    assert unopened.explain(compiler).args == ("no", "source", "name")
+    assert type(unopened.explain(compiler)).__name__ == "CompileException"
+    plain = ValueError("x")
+    assert unopened.explain(plain) is plain
+
+
+def test_the_reach_of_a_layout(backend):
+    import numpy as np
+
+    assert backend._reach((3, 4), np.dtype("f4"), (16, 4)) == (0, 48)
+    assert backend._reach((3,), np.dtype("f8"), (-16,)) == (-32, 8)
+
+
+def test_no_abstract_method_is_left(backend):
+    assert not inspect.isabstract(backend.CupyBackend)
