@@ -93,9 +93,9 @@ class DaemonClient:
         """Give a lease back; its worker ends. Giving it back twice is harmless."""
         self._ask(control.Release, control.Released, session)
 
-    def session_state(self, session: bytes) -> str:
+    def session_state(self, session: bytes, timeout: float | None = None) -> str:
         """ "alive", "dead: why" or "unknown" (the daemon was restarted, or forgot)."""
-        return self._ask(control.SessionState, control.State, session).state
+        return self._ask(control.SessionState, control.State, session, timeout=timeout).state
 
     def snapshot(self) -> dict[str, Any]:
         """What rgpu-smi shows of this server."""

@@ -75,6 +75,12 @@ class Failure:
     def where(self) -> tuple[int, int]:
         return self.reply.batch, self.reply.index
 
+    def line(self) -> str:
+        """All of it in one line, for a program that is ending."""
+        error, place = self.exception(), describe_place(self.place)
+        text = " ".join(f"{self.reply.kind}: {error}".split())
+        return f"{text} ({place + ', ' if place else ''}on {self.device})"
+
     def exception(self) -> BaseException:
         """The exception to raise, with notes."""
         reply = self.reply

@@ -8,19 +8,23 @@ in CUDA.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import rgpu.link.zmq  # noqa: F401 - its exit handler drops the links: it must be registered before ours
 from rgpu import config, link
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
+from rgpu.client.stats import Counters
 from rgpu.client.stream import CommandStream, forked
 from rgpu.errors import (
     ConfigError,
     NoSuchDevice,
+    ProtocolError,
     ServerLost,
     ServerUnavailable,
     SessionExpired,
@@ -31,6 +35,7 @@ from rgpu.session import Session
 
 on_attach: list[Callable[[CommandStream], None]] = []  # told of each new session's stream
 
+_ASK = 1.0  # seconds that asking for a session's state may take: others wait for the same thread
 _SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
 
 
@@ -45,6 +50,7 @@ class Device:
         self.name = f"device {ordinal} ({daemon.address}, {info['kind']}:{self.index})"
         self.session: bytes | None = None
         self._stream: CommandStream | None = None
+        self.retired = Counters()  # of streams that were closed
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -84,7 +90,7 @@ class Device:
         """The worker's link is down: find out from the daemon what that means."""
         silent = time.monotonic() - (stream.connection.down_since or time.monotonic())
         try:
-            state = self.daemon.session_state(self.session)
+            state = self.daemon.session_state(self.session, timeout=_ASK)
         except ServerUnavailable as error:
             if silent > _SERVER_LOST_AFTER:
                 stream.connection.fail(ServerLost(f"{self.name} no longer answers: {error}"))
@@ -101,6 +107,12 @@ class Device:
         elif state == "unknown":
             stream.connection.fail(SessionExpired(f"{self.name}: the server no longer knows this session"))
 
+    def say_goodbye(self) -> None:
+        """Announce that ``close`` follows."""
+        if self._stream is not None:
+            with contextlib.suppress(SessionLost, ProtocolError):
+                self._stream.say_goodbye()
+
     def close(self, abort: bool = False) -> None:
         """Give the lease back."""
         stream, self._stream = self._stream, None
@@ -108,6 +120,7 @@ class Device:
             return
         failed = stream.connection.failure is not None
         stream.abort() if abort or failed else stream.close()
+        self.retired.add(counted(stream))
 
     def __enter__(self) -> Device:
         stack = _thread.__dict__.setdefault("stack", [])
@@ -171,6 +184,9 @@ class Pool:
         return self.devices[ordinal]
 
     def close(self, abort: bool = False) -> None:
+        if not abort:
+            for device in self.devices:  # all at once: then no worker's last work is waited for in turn
+                device.say_goodbye()
         for device in self.devices:
             try:
                 device.close(abort)
@@ -242,12 +258,14 @@ def connect(*servers: str, **settings: Any) -> Pool:
 
 def close() -> None:
     """Give every lease back and stop an embedded daemon. Runs by itself at exit."""
-    global _pool
+    global _pool, _thread
+    if forked():
+        return  # the parent's; its lock may be held by a thread that is not here
     with _pool_lock:
         pool, _pool = _pool, None
-        _thread.__dict__.clear()
+        _thread = threading.local()  # every thread's current device
         atexit.unregister(close)
-        if pool is not None and not forked():
+        if pool is not None:
             pool.close()
 
 
@@ -267,16 +285,20 @@ def thread_has_device() -> bool:
 def current_stream() -> CommandStream:
     """The command stream of the current device."""
     try:
-        return _thread.stream
+        stream = _thread.stream
+        if not stream.closed:
+            return stream
     except AttributeError:
-        use(current())
-        return _thread.stream
+        pass
+    _thread.stream = current().stream
+    return _thread.stream
 
 
 def use(device: Device) -> None:
     """Make a device current for this thread."""
-    _thread.device = device
-    _thread.stream = device.stream
+    local = _thread
+    local.device = device
+    local.__dict__.pop("stream", None)  # leased when something is done on it
 
 
 def reset() -> None:
@@ -284,7 +306,6 @@ def reset() -> None:
     for device in get().devices:
         if device.attached and device.stream.connection.failure is not None:
             device.close(abort=True)
-    _thread.__dict__.pop("stream", None)
 
 
 def refuse(nbytes: int, device: Device) -> None:
@@ -295,21 +316,23 @@ def refuse(nbytes: int, device: Device) -> None:
 def stats() -> dict:
     """Counters since the pool was built: commands, round_trips, batches, bytes_sent,
     bytes_received, and the same by device under ``devices``."""
-    names = ("commands", "round_trips", "batches", "bytes_sent", "bytes_received")
-    result: dict[str, Any] = dict.fromkeys(names, 0)
-    result["devices"] = []
+    result: dict[str, Any] = vars(Counters()) | {"devices": []}
     for device in _pool.devices if _pool is not None else ():
-        row: dict[str, Any] = dict.fromkeys(names, 0)
-        if device.attached:
-            stream = device.stream
-            row.update(
-                commands=stream.counters.commands,
-                round_trips=stream.counters.round_trips,
-                batches=stream.counters.batches,
-                bytes_sent=stream.connection.stats["bytes_sent"],
-                bytes_received=stream.connection.stats["bytes_received"],
-            )
-        for name in names:
-            result[name] += row[name]
-        result["devices"].append({"device": device.ordinal, "server": str(device.daemon.address), **row})
+        total, stream = Counters(), device._stream
+        total.add(device.retired)
+        if stream is not None:
+            total.add(counted(stream))
+        for name, value in vars(total).items():
+            result[name] += value
+        result["devices"].append(
+            {"device": device.ordinal, "server": str(device.daemon.address), **vars(total)}
+        )
     return result
+
+
+def counted(stream: CommandStream) -> Counters:
+    """A stream's counters, with the bytes that its link counted."""
+    link = stream.connection.stats
+    return replace(
+        stream.counters, bytes_sent=link["bytes_sent"], bytes_received=link["bytes_received"]
+    )

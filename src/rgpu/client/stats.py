@@ -12,3 +12,9 @@ class Counters:
     commands: int = 0
     round_trips: int = 0
     batches: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    def add(self, other: Counters) -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)

@@ -12,24 +12,32 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rgpu.client import failures
+from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
+from rgpu.client.ticker import ticker
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 
 BATCH = 512  # commands that leave together; 256 to 1,024 measured best
-_TICK = 0.001  # seconds an unfinished batch may wait for more commands
+_FULL = 2 * BATCH  # a queued command takes two entries
+_LOOKS = 3  # ticks after which a batch leaves though it still grows
+_PLACES = 320  # batches whose lines are remembered: the window, and a little more
+_PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
+CLOSE = 1.0  # seconds that closing waits for the last answers
 
 next_handle = itertools.count(1).__next__
 _next_reply = itertools.count(1).__next__
 _next_block = itertools.count(1).__next__
 _T_FREE, _T_EXPECT = ops.Free.tag, ops.Expect.tag
+_streams: weakref.WeakSet[CommandStream] = weakref.WeakSet()
 
 
 def reserve_handles() -> int:
@@ -53,39 +61,42 @@ class CommandStream:
         self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
         self.name = name
         self.blocking, self.check = blocking, check
+        # Commands and the user's lines in turn. Both enter in one step, which no other thread and no
+        # finalizer can come between; only the holder of the lock takes them out.
         self.pending: list = []
-        self.places: list = []  # (code, instruction) of the user's line, parallel to pending
         self.counters = Counters()
         self.lock = threading.RLock()
         self.closed = False
         self._inline = 0  # bytes of data inside the pending commands
         self._batch = 0
+        self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
         self._sent_places: dict[int, list] = {}
         self._replies: dict[int, Any] = {}
+        self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
         self._sinks: dict[int, tuple[memoryview, list]] = {}
         self._failed: list[failures.Failure] = []
+        self._failed_lock = threading.Lock()
+        self._goodbye: int | None = None  # the reply that closing waits for
         self._on_silence = on_silence
         self._asked_at = 0.0
-        self._wake = ticker.wake
         ticker.add(self)
+        _streams.add(self)
 
     def __repr__(self) -> str:
-        return f"<CommandStream {self.name} pending={len(self.pending)} {self.connection!r}>"
+        return f"<CommandStream {self.name} pending={len(self.pending) // 2} {self.connection!r}>"
 
     # ---- submit: never waits --------------------------------------------------------------------
 
     def submit(self, command: tuple) -> None:
         """Queue one command. Raises only what ended the session."""
         pending = self.pending
-        pending.append(command)
-        self.places.append(failures.caller())
-        count = len(pending)
-        if count >= BATCH or self.blocking:
+        pending += (command, failures.caller())
+        if self.blocking:
+            self.sync()
+        elif len(pending) >= _FULL:
             self.flush()
-            if self.blocking and command[0] != _T_FREE:
-                self.sync()
-        elif count == 1:
-            self._wake()
+        elif not ticker.armed:
+            ticker.arm()
 
     def submit_predicted(self, command: tuple, handles: Any, metas: Any) -> None:
         """Queue a command with the layouts the client predicted for its results."""
@@ -96,12 +107,11 @@ class CommandStream:
 
     def free(self, handle: int) -> None:
         """Forget a handle on the worker. Never raises; called by finalizers, in any thread."""
-        pending = self.pending
         try:
-            pending.append((_T_FREE, (handle,)))
-            self.places.append(None)
-            if len(pending) == 1:
-                self._wake()
+            pending = self.pending
+            pending += ((_T_FREE, (handle,)), None)
+            if not ticker.armed:
+                ticker.arm()
         except Exception:
             pass  # a forked child, or an interpreter that is shutting down
 
@@ -118,98 +128,163 @@ class CommandStream:
         Returns when the last chunk is copied, not when it has arrived; waits only while the
         window of unacknowledged bytes is full.
         """
-        with self.lock:
-            self.flush()
-            for start in range(0, len(data), limits.CHUNK_BYTES):
-                chunk = bytes(data[start : start + limits.CHUNK_BYTES])
-                self._batch += 1
-                self._sent_places[self._batch] = [failures.caller()]
-                body = codec.pack([self._batch, [ops.Write.encode(handle, start, 0)]])
-                self._post([body, chunk], 1)
+        place = failures.caller()
+        for start in range(0, len(data), limits.CHUNK_BYTES):
+            chunk = bytes(data[start : start + limits.CHUNK_BYTES])
+            with self.lock:  # for each chunk: other threads may have their turn between them
+                self.flush()
+                head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])
+                if not self._await_room(len(head) + len(chunk)):
+                    raise TimeoutError(f"{self.name} takes no more data")
+                with shield:
+                    self._post([head, chunk], [place])
 
-    def flush(self) -> None:
-        """Send what is queued."""
+    # ---- sending --------------------------------------------------------------------------------
+
+    def flush(self, deadline: float | None = None) -> bool:
+        """Send what is queued, waiting while the window is full; False if the deadline came first."""
         self._check_usable()
         with self.lock:
-            pending, places = self.pending, self.places
-            while pending:
-                count = min(len(pending), limits.BATCH)
-                commands, lines = pending[:count], places[:count]
-                # Slices are atomic under the interpreter's lock: an append meanwhile stays queued.
-                del pending[:count], places[:count]
-                self._batch += 1
-                self._sent_places[self._batch] = lines
-                self._inline = 0
-                self._post([codec.pack([self._batch, commands])], count)
+            while self.pending:
+                if not self._send_batch(deadline):
+                    return False
+        return True
 
-    def _post(self, frames: list, count: int) -> None:
-        counters = self.counters
-        counters.commands += count
-        counters.batches += 1
+    def _send_batch(self, deadline: float | None) -> bool:
+        """Send the first commands of the queue as one message; the lock is held."""
+        pending = self.pending
+        # A slice is atomic under the interpreter's lock: what is queued meanwhile comes after it.
+        taken = pending[: 2 * limits.BATCH]
+        body = codec.pack([self._batch + 1, taken[::2]])
+        if not self._await_room(len(body), deadline):
+            return False
+        with shield:
+            del pending[: len(taken)]
+            self._inline = 0
+            self._post([body], taken[1::2])
+        return True
+
+    def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:
+        """Until the window takes a message of nbytes. A deadline of 0 only looks."""
+        connection = self.connection
+        while not connection.session.can_send(nbytes):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            self._move_on(lambda: connection.session.can_send(nbytes))
+        return True
+
+    def _post(self, frames: list, places: list) -> None:
+        self._batch += 1
+        sent = self._sent_places
+        sent[self._batch] = places
+        if len(sent) > _PLACES:
+            del sent[next(iter(sent))]
+        self.counters.commands += len(places)
+        self.counters.batches += 1
         try:
             self.connection.post(frames)
-        except SessionLost as error:
-            raise failures.fresh(error) from None
+        except BaseException as error:
+            if error is self.connection.failure:
+                raise failures.fresh(error) from None
+            raise
         if self._batch % 64 == 0:
             self.connection.pump()
-            for batch in list(itertools.islice(self._sent_places, max(0, len(self._sent_places) - 1024))):
-                del self._sent_places[batch]
+
+    def tick(self) -> bool:
+        """The ticker's look: send a batch that has stopped growing, move the link on. Whether
+        something is left to send. Never waits."""
+        batch, count = self._batch, len(self.pending)
+        if count:
+            looks = self._seen[2] + 1 if self._seen[0] == batch else 1
+            if looks >= _LOOKS or self._seen[:2] == (batch, count):
+                self._flush_if_possible()
+            self._seen = (batch, count, looks)
+        self.connection.pump()
+        if self.connection.down_since is not None:
+            self.look_after()
+        return bool(self.pending)
+
+    def _flush_if_possible(self) -> None:
+        if self.lock.acquire(blocking=False):  # else somebody is sending already
+            try:
+                self.flush(deadline=0.0)
+            finally:
+                self.lock.release()
 
     # ---- waiting --------------------------------------------------------------------------------
 
     def ask(self, fn: int, args: list, kwargs: dict) -> Any:
         """Run a function and wait for its answer, still in wire form; handles start at its base."""
         reply, base = _next_reply(), reserve_handles()
-        self.submit(ops.Ask.encode(reply, fn, base, args, kwargs))
+        self._queue(ops.Ask.encode(reply, fn, base, args, kwargs))
         return self._wait(reply)
 
     def sync(self) -> None:
         """Wait until everything submitted has run; raises the first error nobody has seen."""
         reply = _next_reply()
-        self.pending.append(ops.Sync.encode(reply))
-        self.places.append(None)
+        self._queue(ops.Sync.encode(reply))
         self._wait(reply)
-        self.raise_failed()
+        self._raise_unseen(lambda failure: True)
 
     def read(self, handle: int, out: np.ndarray, order: str = "C") -> None:
         """Fill ``out`` (contiguous in ``order``, writable) with the array's content."""
-        flat = memoryview(out.reshape(-1, order="A").view(np.uint8)) if out.nbytes else memoryview(bytearray())
+        flat = memoryview(out.reshape(-1, order="A").view(np.uint8) if out.nbytes else bytearray())
         reply = _next_reply()
         self._sinks[reply] = (flat, [0])
-        self.submit_quietly(ops.Read.encode(reply, handle, 1 if order == "F" else 0))
         try:
+            self._queue(ops.Read.encode(reply, handle, 1 if order == "F" else 0))
             self._wait(reply)
         finally:
             self._sinks.pop(reply, None)
 
-    def submit_quietly(self, command: tuple) -> None:
-        """Queue a command without RGPU_LAUNCH_BLOCKING's wait (it waits by itself)."""
-        self.pending.append(command)
-        self.places.append(failures.caller())
+    def _queue(self, command: tuple) -> None:
+        """Queue a command that waits by itself."""
+        pending = self.pending
+        pending += (command, failures.caller())
 
-    def raise_failed(self) -> None:
-        """Raise the oldest error of a command that nobody waited for."""
-        if self._failed:
-            raise self._failed.pop(0).exception()
+    def _raise_unseen(self, wanted: Callable[[failures.Failure], bool]) -> None:
+        """Raise the oldest wanted error of a command that nobody waited for."""
+        with self._failed_lock:
+            found = next((failure for failure in self._failed if wanted(failure)), None)
+            if found is None:
+                return
+            self._failed.remove(found)
+        raise found.exception()
 
     def _wait(self, reply: int) -> Any:
+        """The answer. An error of this answer is raised; then one that could poison no result."""
         self.counters.round_trips += 1
-        self.flush()
-        connection, replies = self.connection, self._replies
-        while True:
-            connection.pump()
-            if reply in replies:
-                answer = replies.pop(reply)
-                break
-            if connection.failure is not None:
-                raise failures.fresh(connection.failure)
-            connection.wait(0.05)
-            if connection.down_since is not None:
-                self.look_after()
+        replies = self._replies
+        try:
+            self.flush()
+            while reply not in replies:
+                self._move_on(lambda: reply in replies)
+        except BaseException:
+            self._abandoned.add(reply)
+            raise
+        answer = replies.pop(reply)
         if isinstance(answer, failures.Failure):
-            self._failed = [other for other in self._failed if other.where != answer.where]
+            with self._failed_lock:
+                self._failed = [other for other in self._failed if other.where != answer.where]
             raise answer.exception()
+        if self._failed:
+            self._raise_unseen(lambda failure: not failure.reply.handles)
         return answer
+
+    def _move_on(self, condition: Callable[[], bool]) -> None:
+        """Wait a moment for the condition; raises what ended the session, or the user's Ctrl-C."""
+        connection = self.connection
+        with shield:
+            try:
+                connection.wait_until(
+                    lambda: shield.noted is not None or condition(), time.monotonic() + _PATIENCE
+                )
+            except BaseException as error:
+                if error is connection.failure:
+                    raise failures.fresh(error) from None
+                raise
+        if connection.down_since is not None:
+            self.look_after()
 
     def look_after(self) -> None:
         """The link is down: find out (not more than five times a second) whether the worker lives."""
@@ -217,6 +292,9 @@ class CommandStream:
         if self._on_silence and since is not None and now - since > 0.3 and now - self._asked_at > 0.2:
             self._asked_at = now
             self._on_silence(self)
+            self._asked_at = time.monotonic()
+
+    # ---- receiving: inside the connection's lock, so it must be quick ------------------------------
 
     def _sink(self, frames: list) -> memoryview | None:
         """Where the payload of a Data reply belongs, so that it is received in place."""
@@ -235,7 +313,7 @@ class CommandStream:
         self.connection.mark_done(1)
         reply = ops.Reply.decode(codec.unpack(frames[0]))
         if isinstance(reply, ops.Done.Record):
-            self._replies[reply.reply_to] = reply.value
+            self._answer(reply.reply_to, reply.value)
         elif isinstance(reply, ops.Failed.Record):
             place = None
             places = self._sent_places.get(reply.batch, ())
@@ -243,9 +321,10 @@ class CommandStream:
                 place = places[reply.index]
             failure = failures.Failure(reply, place, self.name)
             if reply.reply_to:
-                self._replies[reply.reply_to] = failure
+                self._answer(reply.reply_to, failure)
             else:
-                self._failed.append(failure)
+                with self._failed_lock:
+                    self._failed.append(failure)
         else:
             self._receive_data(reply, frames)
 
@@ -259,30 +338,53 @@ class CommandStream:
         if end > len(flat):
             raise ProtocolError("the worker sent more data than was asked for")
         target = flat[reply.offset : end]
-        if len(chunk) and np.frombuffer(chunk, np.uint8).ctypes.data != np.frombuffer(target, np.uint8).ctypes.data:
+        if len(chunk) and _address(chunk) != _address(target):  # else it was received in place
             target[:] = chunk
         received[0] += len(chunk)
         if received[0] >= len(flat):
-            self._replies[reply.reply_to] = None
+            self._answer(reply.reply_to, None)
+
+    def _answer(self, reply: int, answer: Any) -> None:
+        if reply not in self._abandoned:
+            self._replies[reply] = answer
+            return
+        self._abandoned.discard(reply)
+        if not isinstance(answer, failures.Failure):  # arrays that nobody will ever name
+            values.Decoder(lambda _: None, lambda handle, *_: self.free(handle))(answer)
 
     # ---- the end --------------------------------------------------------------------------------
 
-    def close(self, timeout: float = 1.0) -> None:
-        """Flush, say goodbye, and let the last messages leave."""
+    def say_goodbye(self) -> None:
+        """Queue and send the last commands, without waiting for their answers."""
+        if self._goodbye is None and not self.closed and self.connection.failure is None:
+            self._goodbye = _next_reply()
+            self.pending += (ops.Sync.encode(self._goodbye), None, ops.Bye.encode(), None)
+            self.flush(deadline=time.monotonic() + CLOSE)
+
+    def close(self, timeout: float = CLOSE) -> None:
+        """Flush, say goodbye, hear of the last errors, and let the last messages leave."""
         if self.closed:
             return
         ticker.remove(self)
+        deadline = time.monotonic() + timeout
         try:
-            with self.lock:
-                if self.connection.failure is None:
-                    self.pending.append(ops.Bye.encode())
-                    self.places.append(None)
-                    self.flush()
-        except (SessionLost, ForkError):
+            self.say_goodbye()
+            while self._goodbye not in (None, *self._replies) and time.monotonic() < deadline:
+                self._move_on(lambda: self._goodbye in self._replies)
+        except (SessionLost, ProtocolError, ForkError):
             pass
         finally:
             self.closed = True
             self.connection.close()
+            self._report_unseen()
+
+    def _report_unseen(self) -> None:
+        """An error that never surfaced must not vanish with the process."""
+        with self._failed_lock:
+            unseen, self._failed = self._failed, []
+        if unseen and sys.stderr is not None:
+            more = f" (and {len(unseen) - 1} more)" if len(unseen) > 1 else ""
+            print(f"rgpu: an error was never seen by the program{more}: {unseen[0].line()}", file=sys.stderr)
 
     def abort(self) -> None:
         """End now; what is queued is lost and the worker notices by itself."""
@@ -292,14 +394,19 @@ class CommandStream:
 
     def _check_usable(self) -> None:
         if forked():
-            raise ForkError(
-                "this process was forked from one that uses remote devices; sessions do not survive fork. "
-                "Use multiprocessing's 'spawn' start method, or import cupy only in the child."
-            )
+            raise ForkError(_FORKED)
         if self.closed:
             raise SessionLost(f"the session with {self.name} is closed")
 
 
+def _address(data: memoryview) -> int:
+    return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+
+
+_FORKED = (
+    "this process was forked from one that uses remote devices; sessions do not survive fork. "
+    "Use multiprocessing's 'spawn' start method, or import cupy only in the child."
+)
 _home = os.getpid()
 
 
@@ -308,41 +415,17 @@ def forked() -> bool:
     return os.getpid() != _home
 
 
-class _Ticker:
-    """One thread that flushes idle batches and looks after links; sleeps while nothing happens."""
+class _Refusing(list):
+    """The queue of a forked child: taking a command would be a promise nobody keeps."""
 
-    def __init__(self) -> None:
-        self._streams: list[CommandStream] = []
-        self._event = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.wake = self._event.set
-
-    def add(self, stream: CommandStream) -> None:
-        self._streams.append(stream)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rgpu-ticker", daemon=True)
-            self._thread.start()
-
-    def remove(self, stream: CommandStream) -> None:
-        if stream in self._streams:
-            self._streams.remove(stream)
-
-    def _run(self) -> None:
-        while not sys.is_finalizing():
-            woken = self._event.wait(0.25)
-            self._event.clear()
-            if woken:
-                time.sleep(_TICK)
-            for stream in list(self._streams):
-                try:
-                    stream.flush()
-                    stream.connection.pump()
-                    if stream.connection.down_since is not None:
-                        stream.look_after()
-                except Exception as error:  # told to the user at the next submit or wait
-                    if stream.connection.failure is None:
-                        stream.connection.fail(error)
-                    self.remove(stream)
+    def __iadd__(self, _: Any) -> Any:
+        raise ForkError(_FORKED)
 
 
-ticker = _Ticker()
+def _after_fork() -> None:
+    for stream in list(_streams):
+        stream.pending = _Refusing()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

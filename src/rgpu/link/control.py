@@ -18,6 +18,7 @@ from typing import Any
 import zmq
 
 from rgpu.errors import ForkError, ServerUnavailable
+from rgpu.link.zmq import owners, shared_context
 
 REQUEST_BYTES = 1 << 16  # largest request a server accepts
 ANSWER_BYTES = 8 << 20  # largest answer a client accepts
@@ -43,7 +44,7 @@ _OPTIONS = {
 
 
 def _socket(kind: int, limit: int, uri: str) -> zmq.Socket:
-    sock = zmq.Context.instance().socket(kind)
+    sock = shared_context().socket(kind)
     for option, value in _OPTIONS.items():
         sock.setsockopt(option, value)
     sock.setsockopt(zmq.MAXMSGSIZE, limit)
@@ -65,6 +66,7 @@ class ControlServer:
             raise OSError(error.errno, os.strerror(error.errno), uri) from None
         self._poller.register(self._socket, zmq.POLLIN)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        owners.add(self)
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` from ``step`` whenever ``fd`` is readable or at its end."""
@@ -103,6 +105,9 @@ class ControlServer:
     def close(self, linger: float = 0.5) -> None:
         self._socket.close(int(linger * 1000))
 
+    def abort(self) -> None:
+        self._socket.close(0)
+
 
 class ControlClient:
     """Asks one server; connects at the first request and again after a failure. Thread-safe."""
@@ -115,6 +120,7 @@ class ControlClient:
         self._socket: zmq.Socket | None = None
         self._monitor: zmq.Socket | None = None
         self._pid = os.getpid()
+        owners.add(self)
 
     def request(self, body: bytes, timeout: float | None = None) -> bytes:
         """The server's answer, or ServerUnavailable with what failed and what to check."""
@@ -141,6 +147,16 @@ class ControlClient:
         with self._lock:
             if os.getpid() == self._pid:
                 self._disconnect()
+
+    def abort(self) -> bool:
+        """Let go at the end of the process; False while another thread waits for an answer."""
+        if not self._lock.acquire(timeout=0.1):
+            return False
+        try:
+            self._disconnect()
+        finally:
+            self._lock.release()
+        return True
 
     def _connect(self, deadline: float) -> None:
         # A plain connection first: it tells name, refusal and silence apart at once, where a

@@ -51,9 +51,11 @@ UNSURE, RECHECK = 0.1, 0.005  # seconds after an event during which a ROUTER ask
 _context: zmq.Context | None = None
 _context_lock = threading.Lock()
 _links: "weakref.WeakSet[ZmqLink]" = weakref.WeakSet()
+owners: weakref.WeakSet = weakref.WeakSet()  # of sockets elsewhere; ``abort`` says False: not now
 
 
-def _shared_context() -> zmq.Context:
+def shared_context() -> zmq.Context:
+    """The context of this process, for every socket it has."""
     global _context
     with _context_lock:
         if _context is None:
@@ -63,9 +65,8 @@ def _shared_context() -> zmq.Context:
 
 def _at_exit() -> None:
     """Let closed links flush (LINGER bounds it); drop the others, which would block the exit."""
-    for link in list(_links):
-        link.abort()
-    if _context is not None:
+    in_use = [owner for owner in list(_links) + list(owners) if owner.abort() is False]
+    if _context is not None and not in_use:  # a thread inside a socket ends with the process
         _context.term()
 
 
@@ -95,7 +96,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _new_socket(kind: int, options: dict) -> zmq.Socket:
-    new = _shared_context().socket(kind)
+    new = shared_context().socket(kind)
     for option, value in options.items():
         new.setsockopt(option, value)
     return new

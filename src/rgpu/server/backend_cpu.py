@@ -73,17 +73,13 @@ class CpuBackend(Backend):
         pass
 
 
-class _Memory:
-    """Presents an array's memory as bytes and keeps it alive."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        pointer = array.__array_interface__["data"][0]
-        self.__array_interface__ = {"version": 3, "shape": (array.nbytes,), "typestr": "|u1", "data": (pointer, False)}
-
-
 def memory_of(array: np.ndarray) -> np.ndarray:
-    """The bytes of an array that fills its memory without gaps (roots do), in memory order."""
+    """The bytes of an array that fills its memory without gaps, in memory order."""
     if array.flags.c_contiguous:
         return array.reshape(-1).view(np.uint8)
-    return np.asarray(_Memory(array))
+    if array.flags.f_contiguous:
+        return array.T.reshape(-1).view(np.uint8)
+    base = array.base  # what ``empty`` put another order of axes on
+    if isinstance(base, np.ndarray) and base.dtype == np.uint8 and base.size == array.nbytes:
+        return base
+    raise ValueError("the array is not contiguous")

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.errors import PredictionError, ProtocolError
+from rgpu.errors import PredictionError, ProtocolError, SessionLost
 from rgpu.server.backend import Backend
-from rgpu.server.table import Table, charged
+from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
 from rgpu.wire import codec, limits, ops, values
+from rgpu.wire.declare import U64
 from rgpu.wire.functions import TABLE
 
 log = logging.getLogger("rgpu.worker")
@@ -30,12 +31,17 @@ class Goodbye(Exception):
 
 
 class Executor:
-    """Handlers by command; ``post(frames)`` sends a reply message to the client."""
+    """Handlers by command; ``post(frames)`` sends a reply message to the client. ``settle`` returns
+    when the client has what was posted: until then replies may share memory with arrays."""
 
-    def __init__(self, backend: Backend, post: Callable[[list], None]) -> None:
-        self.backend, self.post = backend, post
+    def __init__(
+        self, backend: Backend, post: Callable[[list], None], settle: Callable[[], Any] = lambda: None
+    ) -> None:
+        self.backend, self.post, self._settle = backend, post, settle
         self.table = backend.table = Table(backend.limit)
         self.commands = 0
+        self._answered = 0  # arrays bound for the answer in the making
+        self._lent = False  # an array's memory may still be on its way to the client
         self.functions = [backend.resolve(function.name) for function in TABLE]
         self.decode = values.Decoder(self.table.get)
         self._payload: list = []
@@ -47,10 +53,7 @@ class Executor:
 
     def run(self, frames: list) -> None:
         """Execute one message. Raises ProtocolError (end the session) or Goodbye."""
-        body = codec.unpack(frames[0])
-        if type(body) is not list or len(body) != 2 or type(body[1]) is not list or len(body[1]) > limits.BATCH:
-            raise ProtocolError("a message is [batch, [command, ...]]")
-        batch, commands = body
+        batch, commands = _opened(frames)
         self._payload = frames[1:]
         handlers = self.handlers
         for index, command in enumerate(commands):
@@ -58,6 +61,8 @@ class Executor:
                 check, method = handlers[command[0]]
             except (KeyError, TypeError, IndexError):
                 raise ProtocolError(f"unknown command {str(command)[:40]}") from None
+            if type(command) is not list:
+                raise ProtocolError("a command is an array")
             fields = command[1:]
             check(fields)
             try:
@@ -69,33 +74,59 @@ class Executor:
         self.commands += len(commands)
         self._payload = []
 
+    def settle(self) -> None:
+        """Before an array changes in place: what was read of it has arrived."""
+        if self._lent:
+            self._settle()
+            self._lent = False
+
     # ---- errors -------------------------------------------------------------------------------
 
     def fail(self, error: BaseException, batch: int, index: int, command: list) -> None:
         """Poison what the command would have made or changed, and tell the client once."""
-        declared = ops.Command.registry[command[0]]
-        fields = declared.Record(*command[1:])
+        fields = ops.Command.registry[command[0]].Record(*command[1:])
         reply_to = getattr(fields, "reply_to", 0)
-        handles = []
-        if isinstance(fields, ops.Call.Record):
-            handles = list(fields.outs)
+        news = not isinstance(error, Poison)
+        poison = self.describe_error(error, (batch, index)) if news else error
+        handles = list(fields.outs) if isinstance(fields, ops.Call.Record) else []
+        if isinstance(fields, ops.Ask.Record):
+            for handle in range(fields.base, fields.base + self._answered):
+                self.table.free(handle)  # the answer that would have named them is not sent
         elif hasattr(fields, "out"):
             handles = [fields.out]
         elif isinstance(fields, ops.Expect.Record):
             handles = [fields.handle]  # reading it would not fit what the client prepared
         for handle in handles:
-            self.table.poison(handle, error)
-        first = not getattr(error, "_rgpu_reported", False)
-        if not first and not reply_to:
-            return  # a consequence of a poisoned operand, not news
-        error._rgpu_reported = True  # type: ignore[attr-defined]
-        text = "".join(traceback.format_exception(error))[-limits.LONG_TEXT :]
-        kind, args = describe_error(self.backend.explain(error))
-        where = getattr(error, "_rgpu_where", None)
-        if where is None:
-            where = error._rgpu_where = (batch, index)  # type: ignore[attr-defined]
-        message = ops.Failed.encode(reply_to, *where, handles, kind, args, text)
+            self.table.poison(handle, poison)
+        if not news:
+            # What should have been changed by a lost value is lost with it; it says so when it is used.
+            for handle in self.targets(fields):
+                self.table.poison_memory(handle, poison)
+            if not reply_to:
+                return
+        message = ops.Failed.encode(
+            reply_to, *poison.where, handles[: limits.HANDLES], poison.kind, poison.arguments, poison.text
+        )
         self.post([codec.pack(message)])
+
+    def describe_error(self, error: BaseException, where: tuple[int, int]) -> Poison:
+        """An exception in plain values, for the client to rebuild it."""
+        if isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError):
+            size = getattr(error, "_total_size", 0)  # NumPy knows what it asked for
+            refused = OutOfMemoryError(int(size), self.table.used, self.table.limit)
+            error = refused.with_traceback(error.__traceback__)
+        text = "".join(traceback.format_exception(error))[-limits.LONG_TEXT // 4 :]
+        return Poison(where, *_plain_error(self.backend.explain(error)), _encodable(text))
+
+    def targets(self, fields: Any) -> list[int]:
+        """Handles of the arrays that a command changes in place."""
+        if isinstance(fields, ops.Inplace.Record):
+            return [fields.a]
+        if not isinstance(fields, ops.Call.Record) or fields.outs:
+            return []
+        named = [fields.kwargs.get("out")] if "out" in fields.kwargs else fields.args[:1]
+        found = [x[1] for x in named if type(x) is list and len(x) == 2 and x[0] == values.HANDLE]
+        return [handle for handle in found if isinstance(self.table.entries.get(handle), self.backend.array)]
 
     # ---- results ------------------------------------------------------------------------------
 
@@ -115,14 +146,17 @@ class Executor:
 
     def describe(self, result: Any, base: int) -> Any:
         """Wire form of an answer; arrays in it are bound to base, base + 1, ..."""
-        counter = iter(range(base, base + limits.RESERVED))
+        self._answered = 0
 
         def special(x: Any) -> Any:
             if isinstance(x, self.backend.array) or (
                 self.backend.kind == "cpu" and isinstance(x, np.generic)
             ):
-                handle = next(counter)
+                if self._answered >= limits.RESERVED:
+                    raise ValueError(f"the answer has more than {limits.RESERVED} arrays")
+                handle = base + self._answered
                 bound = self.bind(handle, x)
+                self._answered += 1
                 return [values.RESULT, handle, values.encode_dtype(bound.dtype), list(bound.shape)]
             return None
 
@@ -139,16 +173,19 @@ class Executor:
             free(handle)
 
     def do_empty(self, out: int, dtype: Any, shape: list, strides: list | None) -> None:
-        self.table.admit(charged(math.prod(shape) * values.decode_dtype(dtype).itemsize))
-        array = self.backend.empty(tuple(shape), values.decode_dtype(dtype), strides and tuple(strides))
+        dtype = values.decode_dtype(dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
+        if strides is not None:
+            _check_bounds(shape, strides, 0, dtype.itemsize, nbytes)
+        self.table.admit(charged(nbytes))
+        array = self.backend.empty(tuple(shape), dtype, strides and tuple(strides))
         self.table.put(out, array, array.nbytes)
 
     def do_view(self, out: int, root: int, dtype: Any, shape: list, strides: list, offset: int) -> None:
-        base = self.table.get(root)
-        if not isinstance(base, self.backend.array):
-            raise ProtocolError(f"handle {root} is not an array")
-        view = self.backend.view(base, tuple(shape), values.decode_dtype(dtype), tuple(strides), offset)
-        self.table.put(out, view)
+        base, dtype = self.array(self.table.owner(root)), values.decode_dtype(dtype)
+        _check_bounds(shape, strides, offset, dtype.itemsize, base.nbytes)
+        view = self.backend.view(base, tuple(shape), dtype, tuple(strides), offset)
+        self.table.put_view(out, view, root)
 
     def do_unary(self, fn: int, out: int, a: int) -> None:
         self.bind(out, self.function(fn)(self.table.get(a)))
@@ -157,8 +194,9 @@ class Executor:
         self.bind(out, self.function(fn)(self.operand(a), self.operand(b)))
 
     def do_inplace(self, fn: int, a: int, b: Any) -> None:
-        target = self.table.get(a)
-        self.function(fn)(target, self.operand(b), out=target, casting="same_kind")
+        target, operand = self.table.get(a), self.operand(b)
+        self.settle()
+        self.function(fn)(target, operand, out=target, casting="same_kind")
 
     def do_call(self, fn: int, outs: list, args: list, kwargs: dict) -> None:
         result = self.invoke(fn, args, kwargs)
@@ -185,10 +223,13 @@ class Executor:
     def do_write(self, handle: int, offset: int, frame: int) -> None:
         if frame >= len(self._payload):
             raise ProtocolError(f"payload frame {frame} is missing")
-        self.backend.write(self.table.get(handle), offset, self._payload[frame])
+        target = self.array(self.table.get(handle))
+        self.settle()
+        self.backend.write(target, offset, self._payload[frame])
 
     def do_read(self, reply_to: int, handle: int, order: int) -> None:
-        host = self.backend.to_host(self.table.get(handle), "F" if order else "C")
+        host = self.backend.to_host(self.array(self.table.get(handle)), "F" if order else "C")
+        self._lent = True
         data = memoryview(host.reshape(-1, order="A").view(np.uint8)) if host.size else memoryview(b"")
         for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
             head = codec.pack(ops.Data.encode(reply_to, start))
@@ -225,12 +266,18 @@ class Executor:
             raise NotImplementedError(f"cupy.{TABLE[fn].name} is not available on the {self.backend.kind} backend")
         return found
 
+    def array(self, x: Any) -> Any:
+        if not isinstance(x, self.backend.array):
+            raise ProtocolError(f"a {type(x).__name__} stands where an array must")
+        return x
+
     def operand(self, x: Any) -> Any:
         return self.table.get(x) if type(x) is int else self.decode(x)
 
     def invoke(self, fn: int, args: list, kwargs: dict) -> Any:
         decode = self.decode
         call = self.function(fn)
+        self.settle()
         return call(*[decode(x) for x in args], **{name: decode(x) for name, x in kwargs.items()})
 
 
@@ -261,52 +308,92 @@ def _strides_of(shape: Any, strides: Any) -> tuple:
     return tuple(stride if extent > 1 else 0 for extent, stride in zip(shape, strides))
 
 
-def describe_error(error: BaseException) -> tuple[str, list]:
-    """Class name and plain arguments of an exception, for the client to rebuild it."""
-    kind = type(error)
-    args = [x if isinstance(x, bool | int | float | str) else str(x) for x in error.args]
+def _opened(frames: list) -> tuple[int, list]:
+    """Batch number and commands of a message."""
+    body = codec.unpack(frames[0]) if frames else None
+    if type(body) is not list or len(body) != 2 or type(body[1]) is not list or len(body[1]) > limits.BATCH:
+        raise ProtocolError("a message is [batch, [command, ...]]")
+    return U64.check(body[0]), body[1]
+
+
+def _check_bounds(shape: list, strides: list, offset: int, itemsize: int, nbytes: int) -> None:
+    """Refuse a layout that leaves its memory; in Python's integers, because NumPy's may overflow."""
+    if len(shape) != len(strides):
+        raise ProtocolError(f"{len(shape)} extents and {len(strides)} strides")
+    if 0 in shape:
+        return
+    low, high = offset, offset + itemsize
+    for extent, stride in zip(shape, strides):
+        if stride < 0:
+            low += (extent - 1) * stride
+        else:
+            high += (extent - 1) * stride
+    if low < 0 or high > nbytes:
+        raise ProtocolError(f"a view of bytes {low} to {high} of an array of {nbytes} bytes")
+
+
+def _plain_error(error: BaseException) -> tuple[str, list]:
+    """Class name and plain arguments."""
+    kind, given = type(error), error.args[:16]
     if kind.__module__.endswith("._exceptions"):  # NumPy's private ones, whose arguments are not their message
-        kind, args = next(c for c in kind.__mro__ if c.__module__ == "builtins"), [str(error)]
+        kind, given = next(c for c in kind.__mro__ if c.__module__ == "builtins"), (str(error),)
+    args = [x if isinstance(x, bool | int | float) else _encodable(str(x))[:4096] for x in given]
     args = [x if not isinstance(x, int) or abs(x) < 2**63 else str(x) for x in args]
     status = getattr(error, "status", None)
     if isinstance(status, int) and type(error).__name__.endswith("Error"):
         args = [status]
-    return kind.__name__[: limits.TEXT], [values.encode(x, lambda _: None) for x in args]
+    return _encodable(kind.__name__)[: limits.TEXT], args
 
 
-def serve(connection: Any, backend: Backend, report: Callable[[dict], None]) -> str:
-    """Run the session to its end and return the reason: 'bye', 'expired' or an error text.
+def _encodable(text: str) -> str:
+    """Without lone surrogates, which no wire takes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
-    ``report`` gets {'memory_used', 'commands', 'busy'} about once a second.
-    """
-    executor = Executor(backend, connection.post)
-    busy, last = 0.0, time.monotonic()
-    while True:
-        frames = connection.take()
-        now = time.monotonic()
-        if now - last >= 1.0:
-            report(
-                {
-                    "memory_used": executor.table.used,
-                    "commands": executor.commands,
-                    "busy": min(1.0, busy / (now - last)),
-                }
-            )
-            busy, last = 0.0, now
-        if frames is None:
-            if connection.failure is not None:
-                return str(connection.failure)
-            if not connection.pump():
-                connection.wait(0.25)
-            continue
-        try:
-            executor.run(frames)
-        except Goodbye:
-            connection.mark_done(1)  # the client waits for this before it lets go
-            return "bye"
-        except ProtocolError as error:
-            log.warning("session ended: %s", error)
-            connection.post([codec.pack(ops.Failed.encode(0, 0, 0, [], "ProtocolError", [str(error)], ""))])
-            return f"protocol error: {error}"
-        connection.mark_done(1)
-        busy += time.monotonic() - now
+
+class Service:
+    """One session being served. ``telemetry`` may be asked from another thread at any time."""
+
+    def __init__(self, connection: Any, backend: Backend) -> None:
+        self.connection = connection
+        self.executor = Executor(backend, connection.post, connection.flush)
+        self._busy = 0.0  # seconds spent executing up to ``_since``
+        self._since: float | None = None  # when the present message began to execute
+        self._told = (time.monotonic(), 0.0)
+
+    def telemetry(self) -> dict:
+        """{'memory_used', 'commands', 'busy'}: busy is the share of the time since the last call."""
+        now, since = time.monotonic(), self._since
+        busy = self._busy + (now - since if since is not None else 0.0)
+        (before, busy_before), self._told = self._told, (now, busy)
+        share = (busy - busy_before) / max(now - before, 1e-6)
+        executor = self.executor
+        share = min(1.0, max(0.0, share))
+        return {"memory_used": executor.table.used, "commands": executor.commands, "busy": share}
+
+    def run(self) -> str:
+        """Serve to the end and return the reason: 'bye', 'expired' or an error text."""
+        connection = self.connection
+        while True:
+            frames = connection.take()
+            if frames is None:
+                if connection.failure is not None:
+                    return str(connection.failure)
+                if not connection.pump():
+                    connection.wait(0.25)
+                continue
+            self._since = time.monotonic()
+            try:
+                self.executor.run(frames)
+            except Goodbye:
+                connection.mark_done(1)
+                return "bye"
+            except ProtocolError as error:
+                log.warning("session ended: %s", error)
+                failed = ops.Failed.encode(0, 0, 0, [], "ProtocolError", [str(error)[:4096]], "")
+                connection.post([codec.pack(failed)])
+                return f"protocol error: {error}"
+            except SessionLost as error:  # in the middle of an answer
+                return str(error)
+            connection.mark_done(1)
+            self._busy += time.monotonic() - self._since
+            self._since = None

@@ -16,13 +16,13 @@ class OutOfMemoryError(MemoryError):
     """(size, total, limit) as CuPy's exception of this name has them, in bytes."""
 
 
-class Poison:
-    """The exception that a result was lost to; touching the handle raises it again."""
+class Poison(Exception):
+    """Stands where a result should be, and is raised by touching it: what the original error was
+    (class name, arguments, traceback as text) and which command made it. Keeps no frames alive."""
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    def __init__(self, where: tuple[int, int], kind: str, args: list, text: str) -> None:
+        super().__init__(kind)
+        self.where, self.kind, self.arguments, self.text = where, kind, args, text
 
 
 class Account:
@@ -46,6 +46,7 @@ class Table:
     def __init__(self, limit: int = 0) -> None:
         self.entries: dict[int, Any] = {}
         self.owned: dict[int, int] = {}
+        self.roots: dict[int, int] = {}  # view -> the array whose memory it shares
         self.used = 0
         self.limit = limit
         self.account = self.default = Account()
@@ -61,7 +62,7 @@ class Table:
         except (KeyError, TypeError):
             raise ProtocolError(f"unknown handle {str(handle)[:30]}") from None
         if type(entry) is Poison:
-            raise entry.error
+            raise entry.with_traceback(None)
         return entry
 
     def admit(self, nbytes: int) -> None:
@@ -88,22 +89,35 @@ class Table:
                 self._accounts[handle] = account
         self.entries[handle] = entry
 
-    def poison(self, handle: int, error: BaseException) -> None:
+    def put_view(self, handle: int, entry: Any, root: int) -> None:
+        """Bind an array over the memory of another, which must own it."""
+        self.put(handle, entry)
+        self.roots[handle] = root
+
+    def owner(self, handle: int) -> Any:
+        """The array of a handle that may be a view's root: one that is no view itself."""
+        if handle in self.roots:
+            raise ProtocolError(f"handle {handle} is a view; views are made of what owns the memory")
+        return self.get(handle)
+
+    def poison(self, handle: int, error: Poison) -> None:
         """Whatever the handle was, from now on it raises."""
         self.free(handle)
-        self.entries[handle] = Poison(error)
+        self.entries[handle] = error
+
+    def poison_memory(self, handle: int, error: Poison) -> None:
+        """The content of an array is lost: it, its root and every view of that raise."""
+        root = self.roots.get(handle, handle)
+        sharing = [view for view, owner in self.roots.items() if owner == root]
+        for other in {handle, root, *sharing} & self.entries.keys():
+            self.poison(other, error)
 
     def free(self, handle: int) -> None:
         """Forget a handle; unknown ones are ignored, freeing never fails."""
         self.entries.pop(handle, None)
+        self.roots.pop(handle, None)
         nbytes = self.owned.pop(handle, 0)
         if nbytes:
             self.used -= nbytes
             account = self._accounts.pop(handle, self.default) if self._accounts else self.default
             account.used -= nbytes
-
-    def clear(self) -> None:
-        self.entries.clear()
-        self.owned.clear()
-        self._accounts.clear()
-        self.used = self.default.used = 0

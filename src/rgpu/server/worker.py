@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rgpu._core import die_with_parent, tune_malloc
@@ -31,6 +32,7 @@ log = logging.getLogger("rgpu.worker")
 BACKENDS = {"cpu": "rgpu.server.backend_cpu", "cuda": "rgpu.server.backend_cupy"}
 MESSAGE_BYTES = 1 << 16
 WATCH_SECONDS = 0.25
+TELL_SECONDS = 1.0  # between two reports to the daemon
 END_SECONDS = 1.0  # that a session has to end by itself before the process does
 
 
@@ -77,12 +79,10 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
     if grant.visible:  # CUDA reads this at its first call: the session's process sees no other card
         os.environ["CUDA_VISIBLE_DEVICES"], device = grant.visible, 0
     connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
-    with Guard(channel, connection, grant.grace):
-        reason = executor.serve(
-            connection,
-            backend.load(kind, device, grant.memory_limit),
-            lambda report: tell(channel, Telemetry.encode(**report)),
-        )
+    with Guard(channel, connection, grant.grace) as guard:
+        service = executor.Service(connection, backend.load(kind, device, grant.memory_limit))
+        guard.telemetry = service.telemetry
+        reason = service.run()
         tell(channel, Finished.encode(reason=reason[:200]))
         connection.close()
     return 0
@@ -108,12 +108,15 @@ def tell(channel: socket.socket, message: tuple) -> None:
 
 
 class Guard(threading.Thread):
-    """Ends the session when the daemon says so or is gone, or the client is gone for too long."""
+    """Ends the session when the daemon says so or is gone, or the client is gone for too long. Tells
+    the daemon how the session is, which may be inside one command for minutes."""
 
     def __init__(self, channel: socket.socket, connection: Any, grace: float) -> None:
         super().__init__(name="rgpu-guard", daemon=True)
         self._channel, self._connection, self._grace = channel, connection, grace
         self._over = threading.Event()
+        self._told = time.monotonic()
+        self.telemetry: Callable[[], dict] | None = None
 
     def __enter__(self) -> Guard:
         self.start()
@@ -129,6 +132,7 @@ class Guard(threading.Thread):
                 # A busy session does not look at its link: moving it on from here keeps the peer
                 # informed, and tells whether there still is one.
                 self._connection.pump()
+                self._tell()
                 ending = self._heard() or self._silent()
         except Exception as error:  # a session without a guard would outlive its client
             log.exception("the guard failed")
@@ -138,6 +142,11 @@ class Guard(threading.Thread):
         if not self._over.wait(END_SECONDS):
             tell(self._channel, Finished.encode(reason=str(ending)[:200]))
             os._exit(0)
+
+    def _tell(self) -> None:
+        if self.telemetry is not None and time.monotonic() - self._told >= TELL_SECONDS:
+            self._told = time.monotonic()
+            tell(self._channel, Telemetry.encode(**self.telemetry()))
 
     def _heard(self) -> Exception | None:
         """What the daemon says, waiting a little for it."""

@@ -8,6 +8,7 @@ FRAME_BYTES = 16 << 20  # largest single frame a socket accepts
 LIST = 65_536  # entries of a list or map in a message
 HANDLES = 65_536  # handles freed in one command
 BATCH = 4_096  # commands in one batch
+FIELDS = 1_024  # fields of a structured dtype
 NDIM = 64  # dimensions of an array (NumPy's own limit)
 DEPTH = 16  # nesting of argument values
 TABLE = 4_000_000  # live handles in one session

@@ -7,6 +7,8 @@ the wire can name code. Decoding is the gate for values: it builds a valid objec
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +54,11 @@ DTYPE_KIND = _DType()
 VALUES = ListOf(VALUE, limits.LIST)
 VALUE_MAP = MapOf(VALUE, 256)
 
+_DTYPE_TEXT = re.compile(r"[<>|=]?([?]|[biufcVSU]\d{1,9})")
+_ML_DTYPES = frozenset(
+    "bfloat16 int2 int4 uint2 uint4 float4_e2m1fn float6_e2m3fn float6_e3m2fn float8_e3m4 float8_e4m3 "
+    "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split()
+)
 _dtype_cache: dict[Any, np.dtype] = {}
 
 
@@ -78,41 +85,52 @@ def decode_dtype(wire: Any) -> np.dtype:
                 _dtype_cache[wire] = found
         return found
     try:
-        if type(wire) is list and wire[0] == 0:
-            _, fields, itemsize, align = wire
-            spec = {
-                "names": [name for name, _, _ in fields],
-                "formats": [decode_dtype(form) for _, form, _ in fields],
-                "offsets": [offset for _, _, offset in fields],
-                "itemsize": itemsize,
-            }
-            return np.dtype(spec, align=bool(align))
-        if type(wire) is list and wire[0] == 1:
-            return np.dtype((decode_dtype(wire[1]), tuple(wire[2])))
-    except (TypeError, ValueError, IndexError, RecursionError) as error:
+        if type(wire) is list and len(wire) == 4 and wire[0] == 0:
+            return _structured(*wire[1:])
+        if type(wire) is list and len(wire) == 3 and wire[0] == 1:
+            base, shape = wire[1:]
+            if type(shape) is list and all(type(n) is int and n >= 0 for n in shape):
+                return np.dtype((decode_dtype(base), tuple(shape)))
+    except ProtocolError:
+        raise
+    except Exception as error:  # NumPy refuses in many ways
         raise ProtocolError(f"not a dtype: {error}") from None
     raise ProtocolError(f"not a dtype: {str(wire)[:60]!r}")
 
 
+def _structured(fields: list, itemsize: int, align: bool) -> np.dtype:
+    if type(fields) is not list or len(fields) > limits.FIELDS:
+        raise ProtocolError(f"a structured dtype has a list of at most {limits.FIELDS} fields")
+    for name, _, offset in fields:
+        if type(name) is not str or type(offset) is not int or len(name) > limits.TEXT:
+            raise ProtocolError(f"not a field: {str(name)[:20]!r} at {str(offset)[:20]}")
+    spec = {
+        "names": [name for name, _, _ in fields],
+        "formats": [decode_dtype(form) for _, form, _ in fields],
+        "offsets": [offset for _, _, offset in fields],
+        "itemsize": itemsize,
+    }
+    return np.dtype(spec, align=bool(align))
+
+
 def _checked_dtype(text: str) -> np.dtype:
-    if len(text) > 64:
-        raise ProtocolError("dtype text is too long")
+    """Only the forms that ``encode_dtype`` makes: NumPy's own parser accepts whole expressions."""
+    if _DTYPE_TEXT.fullmatch(text) is None:
+        return _ml_dtype(text)
     try:
-        dtype = np.dtype(text)
-    except TypeError:
-        dtype = _ml_dtype(text)
-    if dtype.hasobject or dtype.kind in "OMm":
-        raise ProtocolError(f"dtype {text!r} is not allowed")
-    return dtype
+        return np.dtype(text)
+    except Exception as error:
+        raise ProtocolError(f"dtype {text!r} is not allowed: {error}") from None
 
 
 def _ml_dtype(text: str) -> np.dtype:
+    text = text[:64]
     try:
         import ml_dtypes
     except ImportError:
         raise ProtocolError(f"dtype {text!r} is unknown here (ml_dtypes is not installed)") from None
-    kind = getattr(ml_dtypes, text, None) if text.replace("_", "").isalnum() else None
-    if not isinstance(kind, type):
+    kind = getattr(ml_dtypes, text, None) if text in _ML_DTYPES else None
+    if kind is None:
         raise ProtocolError(f"dtype {text!r} is unknown")
     return np.dtype(kind)
 
@@ -173,18 +191,20 @@ class Decoder:
 
     def __call__(self, x: Any, depth: int = 0) -> Any:
         if type(x) is not list:
+            if type(x) not in _PLAIN:
+                raise ProtocolError(f"a {type(x).__name__} is not a value")
             return x
         if depth > limits.DEPTH:
             raise ProtocolError("argument nested too deeply")
+        if len(x) == 2 and x[0] == HANDLE:
+            return self._handle(x[1])  # outside the try: what a handle raises is its own
         try:
             return self._tagged(x, depth + 1)
-        except (IndexError, TypeError, ValueError) as error:
+        except (IndexError, TypeError, ValueError, OverflowError) as error:
             raise ProtocolError(f"malformed value: {error}") from None
 
     def _tagged(self, x: list, depth: int) -> Any:  # noqa: PLR0911 - one branch a tag
         tag = x[0]
-        if tag == HANDLE:
-            return self._handle(x[1])
         if tag == TUPLE:
             return tuple([self(item, depth) for item in x[1:]])
         if tag == LIST:
@@ -196,13 +216,13 @@ class Decoder:
         if tag == INT and type(x[1]) is int:
             return x[1]
         if tag == SCALAR:
-            return np.frombuffer(_exact_bytes(x[2]), decode_dtype(x[1]), 1)[0]
+            return _exact_array(x[1], [], x[2])[()]
         if tag == COMPLEX:
             return complex(x[1], x[2])
         if tag == ELLIPSIS:
             return Ellipsis
         if tag == ARRAY:
-            return np.frombuffer(_exact_bytes(x[3]), decode_dtype(x[1])).reshape(x[2]).copy()
+            return _exact_array(x[1], x[2], x[3])
         if tag == BIGINT and type(x[1]) is str and len(x[1]) < 4096:
             return int(x[1])
         if tag == DICT:
@@ -213,7 +233,16 @@ class Decoder:
         raise ProtocolError(f"unknown value tag {str(tag)[:20]!r}")
 
 
-def _exact_bytes(x: Any) -> bytes:
-    if type(x) is not bytes:
-        raise ProtocolError("expected bytes")
-    return x
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+
+
+def _exact_array(dtype: Any, shape: Any, data: Any) -> np.ndarray:
+    """An array of its own whose bytes are exactly the data."""
+    dtype = decode_dtype(dtype)
+    if type(data) is not bytes or type(shape) is not list or len(shape) > limits.NDIM:
+        raise ProtocolError("an array is a dtype, a list of extents and bytes")
+    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data):
+        raise ProtocolError(f"{len(data)} bytes for an array of shape {str(shape)[:60]} and dtype {dtype}")
+    if not data:
+        return np.empty(shape, dtype)
+    return np.frombuffer(data, np.uint8).copy().view(dtype).reshape(shape)
