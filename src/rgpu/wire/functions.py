@@ -66,6 +66,10 @@ _TABLE = {
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
         cupyx.scatter_add cupyx.scatter_max cupyx.scatter_min cupyx.rsqrt""",
+    # Custom kernels: constructors make handles and compile nothing; launches name their results' layouts.
+    "kernel": """
+        kernel.elementwise kernel.elementwise.launch kernel.reduction kernel.reduction.launch
+        kernel.module kernel.module.load kernel.module.function kernel.module.symbol kernel.launch""",
     # Handles of a declared class: the first argument of a method is the handle.
     "object": """
         random.RandomState random.XORWOW random.MRG32k3a random.Philox4x3210 random.Generator

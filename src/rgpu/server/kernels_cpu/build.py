@@ -1,0 +1,157 @@
+"""From C++ text to a loaded shared object: finds a compiler, keeps binaries by content, runs them on all cores.
+
+The code is a client's and runs natively, in the session's own worker only; ``allowed`` is the gate. Binaries
+live in a private directory of the user, written aside and renamed, so that workers can share them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rgpu.config import NATIVE_KERNELS, parse_flag
+
+HEADERS = Path(__file__).parent.parent / "cuda_cpu"
+COMPILERS = ("g++", "clang++", "c++")
+COMPILE_SECONDS = 120
+_FLAGS = (
+    "-O3", "-march=native", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
+    "-fno-strict-aliasing", "-fpermissive",
+)  # fmt: skip
+
+
+class CompileException(Exception):
+    """(message, source, name, options, backend), as CuPy's exception of this name keeps them."""
+
+
+class NativeKernelsRefused(PermissionError):
+    """This server does not run client code."""
+
+
+def check_allowed() -> None:
+    """Raise unless this server's operator lets clients run code of their own."""
+    if not parse_flag(os.environ.get(NATIVE_KERNELS, "0")):
+        raise NotImplementedError(
+            "custom kernels are off on this server: its cpu devices would run them natively, as the server's user. "
+            "Its operator can allow that with `rgpu-server --allow-native-kernels`"
+        )
+
+
+@functools.cache
+def compiler() -> tuple[str, str]:
+    """The C++ compiler and what identifies its binaries."""
+    for name in (os.environ.get("CXX"), *COMPILERS):
+        path = shutil.which(name) if name else None
+        if path:
+            version = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False).stdout
+            return path, f"{path} {version!r} {platform.machine()} {_processor()}"
+    raise RuntimeError(
+        "custom kernels on a cpu device need a C++ compiler on the server, and there is none: "
+        "install g++ (`apt install g++`, `dnf install gcc-c++`) or clang++, or name one in CXX"
+    )
+
+
+def _processor() -> str:
+    """What ``-march=native`` depends on; the cache may be shared by hosts (a home directory)."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line for line in file if line.startswith(("model name", "flags", "Features"))]
+    except OSError:
+        return platform.processor()
+    return hashlib.sha256("".join(sorted(set(lines))).encode()).hexdigest()
+
+
+@functools.cache
+def _headers() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(HEADERS.rglob("*.*h")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def cache_directory() -> Path:
+    """Where binaries are kept; nobody else may write there."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(base) / "rgpu" / "kernels"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise RuntimeError(f"{path} must belong to you and be writable by nobody else (chmod 700)")
+    return path
+
+
+_loaded: dict[str, ctypes.CDLL] = {}
+
+
+def load(source: str, options: tuple[str, ...] = (), *, shown: str = "", name: str = "kernel") -> ctypes.CDLL:
+    """The shared object of a source; compiled if nobody has compiled it before.
+
+    ``shown`` is the client's own text, for the exception. Raises CompileException.
+    """
+    path, identity = compiler()
+    flags = (*_FLAGS, *options)
+    if not any(flag.startswith("-std=") for flag in flags):
+        flags = ("-std=c++17", *flags)
+    key = hashlib.sha256("\0".join((identity, _headers(), *flags, source)).encode()).hexdigest()
+    library = _loaded.get(key)
+    if library is None:
+        binary = cache_directory() / f"{key}.so"
+        if not binary.exists():
+            _compile(path, flags, source, binary, (shown or source, name, " ".join(options)))
+        library = _loaded[key] = ctypes.CDLL(str(binary))
+    return library
+
+
+def _compile(compiler: str, flags: tuple[str, ...], source: str, binary: Path, shown: tuple[str, str, str]) -> None:
+    with tempfile.TemporaryDirectory(dir=binary.parent, prefix="compile-") as directory:
+        text, result = Path(directory) / "kernel.cu.cpp", Path(directory) / "kernel.so"
+        text.write_text(source)
+        command = [compiler, *flags, f"-I{HEADERS}", str(text), "-o", str(result)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise CompileException(f"not compiled in {COMPILE_SECONDS} s", *shown, "nvrtc") from None
+        if done.returncode:
+            message = done.stderr.replace(f"{directory}/", "").replace(f"{HEADERS}/", "")
+            raise CompileException(message[-20_000:], *shown, "nvrtc")
+        os.replace(result, binary)
+
+
+# ---- running on several cores -------------------------------------------------------------------
+
+
+@functools.cache
+def threads() -> int:
+    """The cores this worker may use: the share the daemon gave it."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads() - 1, thread_name_prefix="rgpu-kernel")
+
+
+def spread(run: Callable[[int, int], None], total: int, grain: int) -> None:
+    """``run(first, last)`` over ranges that cover ``total``, on all cores if it is worth it.
+
+    ``run`` is a function of ctypes, which lets go of the interpreter's lock.
+    """
+    parts = min(threads(), total // max(grain, 1))
+    if parts <= 1:
+        run(0, total)
+        return
+    ends = [total * k // parts for k in range(parts + 1)]
+    others = [_pool().submit(run, ends[k], ends[k + 1]) for k in range(1, parts)]
+    run(0, ends[1])
+    for other in others:
+        other.result()

@@ -1,0 +1,221 @@
+"""Element-wise kernels as C++ loops: the text of a loop, the numbers it is called with, and the call.
+
+The C++ is specialised by types, number of axes and how each operand moves along the innermost axis, so that
+contiguous loops vectorize. Axes that every operand can join are joined first. Reductions build on this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rgpu.server.kernels_cpu import build
+from rgpu.wire.kernels import Parameter, c_type, parse
+
+_POINTER, _LONG = ctypes.POINTER(ctypes.c_int64), ctypes.c_longlong
+GRAIN = 1 << 15  # elements that are worth a thread
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*$", re.MULTILINE)
+
+
+def mentions(text: str, word: str) -> bool:
+    return re.search(rf"\b{word}\b", text) is not None
+
+
+def namespaced(*parts: str) -> str:
+    """Source of a client inside ``rgpu_user``, its includes before that."""
+    text = "\n".join(parts)
+    includes = "\n".join(_INCLUDE.findall(text))
+    return f'#include "rgpu_cuda.h"\n{includes}\nnamespace rgpu_user {{\n{_INCLUDE.sub("", text)}\n}}\n'
+
+
+def join_axes(shape: tuple, strides: list[tuple]) -> tuple[tuple, list[tuple]]:
+    """The same loop with fewer axes: extents of 1 dropped, neighbours joined that all operands walk as one."""
+    axes: list[tuple[int, list[int]]] = []
+    for d, extent in enumerate(shape):
+        steps = [s[d] for s in strides]
+        if extent == 1:
+            continue
+        if axes and all(outer == step * extent for outer, step in zip(axes[-1][1], steps)):
+            axes[-1] = (axes[-1][0] * extent, steps)
+        else:
+            axes.append((extent, steps))
+    if not axes:
+        axes.append((1, [0] * len(strides)))
+    return tuple(n for n, _ in axes), [tuple(steps[k] for _, steps in axes) for k in range(len(strides))]
+
+
+class Numbers:
+    """What a loop is told at run time: 64-bit numbers and the bytes of scalars. Keeps the layout of both."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.scalars = bytearray()
+
+    def add(self, values: Sequence[int]) -> int:
+        """Append numbers; the place of the first."""
+        place = len(self.numbers)
+        self.numbers.extend(values)
+        return place
+
+    def scalar(self, value: np.generic) -> int:
+        self.scalars.extend(b"\0" * (-len(self.scalars) % 16))
+        place = len(self.scalars)
+        self.scalars.extend(value.tobytes())
+        return place
+
+    def arguments(self) -> tuple[Any, bytes]:
+        return np.array(self.numbers, np.int64), bytes(self.scalars)
+
+
+class Operand:
+    """One parameter of a launch: a walked array, a raw array, or a scalar."""
+
+    def __init__(self, parameter: Parameter, value: Any) -> None:
+        self.parameter, self.value = parameter, value
+        self.array = isinstance(value, np.ndarray)
+        self.walked = self.array and not parameter.raw
+        self.type = parameter.type if parameter.dtype is None else c_type(parameter.dtype)
+
+    def declare(self, numbers: Numbers) -> tuple[str, Any]:
+        """C++ that makes a raw array or scalar out of the numbers, and what of it is compiled in."""
+        name, kind, value = self.parameter.name, self.type, self.value
+        const = "const " if self.parameter.const else ""
+        if not self.array:
+            place = numbers.scalar(value)
+            return f"const {kind} {name} = rgpu::read<{kind}>(rgpu_s + {place});", ("scalar", place)
+        contiguous = value.flags.c_contiguous
+        place = numbers.add((value.ctypes.data, *value.shape, *value.strides))
+        text = (
+            f"{const}CArray<{kind}, {value.ndim}, {str(contiguous).lower()}> {name}(({kind}*)rgpu_m[{place}], "
+            f"(const ptrdiff_t*)rgpu_m + {place + 1}, (const ptrdiff_t*)rgpu_m + {place + 1 + value.ndim});"
+        )
+        return text, ("raw", place, value.ndim, contiguous)
+
+
+def element(operand: Operand, move: str, position: str = "rgpu_k", as_value: bool = False) -> str:
+    """C++ that names the current element of a walked operand."""
+    name, kind = operand.parameter.name, operand.type
+    const = "const " if operand.parameter.const else ""
+    if move == "c":
+        place = f"(({const}{kind}*)rgpu_p_{name})[{position}]"
+    elif move == "0":
+        place = f"*({const}{kind}*)rgpu_p_{name}"
+    else:
+        place = f"*({const}{kind}*)(rgpu_p_{name} + ({position}) * rgpu_d_{name})"
+    return f"{const}{kind} {'' if as_value else '&'}{name} = {place};"
+
+
+def movement(stride: int, itemsize: int) -> str:
+    return "c" if stride == itemsize else "0" if stride == 0 else "s"
+
+
+def typedefs(operands: list[Operand], extra: tuple[tuple[str, str], ...] = ()) -> str:
+    """The letters of a kernel as types."""
+    letters = {o.parameter.type: c_type(o.value.dtype) for o in operands if o.parameter.dtype is None}
+    return "\n".join(f"typedef {kind} {letter};" for letter, kind in (*sorted(letters.items()), *extra))
+
+
+class Elementwise:
+    """CuPy's ElementwiseKernel on this device."""
+
+    def __init__(self, in_params: str, out_params: str, operation: str, name: str, **rest: Any) -> None:
+        build.check_allowed()
+        self.parameters = (*parse(in_params, True), *parse(out_params, False))
+        self.operation, self.name = operation, name
+        self.preamble, self.options = rest.get("preamble", ""), compiler_options(rest.get("options", ()))
+        self.loop_prep, self.after_loop = rest.get("loop_prep", ""), rest.get("after_loop", "")
+        self.reduce_dims = rest.get("reduce_dims", True)
+        self._compiled: dict[Any, Any] = {}
+
+    def launch(self, inputs: list, outputs: list, size: int) -> None:
+        """Run over the broadcast shape of what is not raw, or over ``size``."""
+        operands = [Operand(p, x) for p, x in zip(self.parameters, (*inputs, *outputs))]
+        walked = [o for o in operands if o.walked]
+        shape = (size,) if size >= 0 else np.broadcast_shapes(*[o.value.shape for o in walked])
+        total = math.prod(shape)
+        if not total:
+            return
+        views = [np.broadcast_to(o.value, shape) for o in walked]
+        shape_given, strides = shape, [view.strides for view in views]
+        shape, strides = join_axes(shape, strides)
+        numbers = Numbers()
+        numbers.add(shape)
+        moves = []
+        for o, steps in zip(walked, strides):
+            numbers.add((o.value.ctypes.data, *steps))
+            moves.append(movement(steps[-1], o.value.itemsize))
+        # ``_ind`` shows the shape that the user knows
+        index = shape_given if not self.reduce_dims or size >= 0 else shape
+        place = numbers.add(index)
+        declared = [o.declare(numbers) for o in operands if not o.walked]
+        key = (
+            len(shape), len(index), place, tuple(moves), tuple(d[1] for d in declared),
+            tuple((o.array, o.value.dtype) for o in operands),
+        )  # fmt: skip
+        run = self._compiled.get(key)
+        if run is None:
+            text = self._source(operands, walked, moves, len(shape), (place, len(index)), [d[0] for d in declared])
+            run = build.load(text, self.options, shown=self.operation, name=self.name).rgpu_run
+            run.restype = None
+            self._compiled[key] = run
+        table, scalars = numbers.arguments()
+        pointer = table.ctypes.data_as(_POINTER)
+        build.spread(lambda first, last: run(pointer, scalars, _LONG(first), _LONG(last)), total, GRAIN)
+
+    def _source(self, operands: list, walked: list, moves: list, ndim: int, index: tuple, declared: list) -> str:
+        body = self.operation
+        everything = "\n".join((body, self.loop_prep, self.after_loop, self.preamble))
+        pointers, elements = [], []
+        for k, (o, move) in enumerate(zip(walked, moves)):
+            name, place = o.parameter.name, ndim + k * (ndim + 1)
+            pointers.append(f"char* rgpu_p_{name} = (char*)rgpu_m[{place}] + rgpu_w.offset((const ptrdiff_t*)rgpu_m + {place + 1});")
+            if move == "s":
+                declared = [*declared, f"const ptrdiff_t rgpu_d_{name} = rgpu_m[{place + ndim}];"]
+            elements.append(element(o, move))
+        loop = f"""
+static inline void rgpu_loop(const int64_t* rgpu_m, const char* rgpu_s, ptrdiff_t rgpu_first, ptrdiff_t rgpu_last) {{
+    CIndexer<{index[1]}> _ind((const ptrdiff_t*)rgpu_m + {index[0]});
+    {"const ptrdiff_t n = _ind.size();" if all(o.parameter.name != "n" for o in operands) else ""}
+    {" ".join(declared)}
+    {self.loop_prep};
+    rgpu::Walk<{ndim}> rgpu_w((const ptrdiff_t*)rgpu_m, rgpu_first);
+    while (rgpu_first < rgpu_last) {{
+        ptrdiff_t rgpu_n = rgpu_w.left();
+        if (rgpu_n > rgpu_last - rgpu_first) rgpu_n = rgpu_last - rgpu_first;
+        {" ".join(pointers)}
+        {"" if mentions(body, "atomic[A-Z].*") else "_Pragma(RGPU_INDEPENDENT)"}
+        for (ptrdiff_t rgpu_k = 0; rgpu_k < rgpu_n; ++rgpu_k) {{
+            ptrdiff_t i = rgpu_first + rgpu_k;
+            {"_ind.set(i);" if mentions(everything, "_ind") else ""}
+            {" ".join(elements)}
+            {body};
+        }}
+        rgpu_first += rgpu_n;
+        rgpu_w.row();
+    }}
+    {self.after_loop};
+}}"""
+        each = mentions(body, "return")  # ends one element's thread, not the others'
+        call = "for (long long k = first; k < last; ++k) rgpu_user::rgpu_loop(m, s, k, k + 1);" if each else "rgpu_user::rgpu_loop(m, s, first, last);"
+        return f"""{namespaced(typedefs(operands), self.preamble, loop)}
+extern "C" __attribute__((visibility("default"))) void rgpu_run(const int64_t* m, const char* s, long long first, long long last) {{ {call} }}
+"""
+
+
+def compiler_options(options: Any) -> tuple[str, ...]:
+    """What of NVRTC's options means something here: definitions, and a newer language."""
+    kept = []
+    for option in options or ():
+        option = "-" + option.lstrip("-")
+        if option.startswith(("-D", "-U")):
+            kept.append(option)
+        elif option.startswith("-std=") and option[-2:] not in ("03", "11", "14"):
+            kept.append(option)
+        elif option == "-use_fast_math":
+            kept.append("-ffast-math")
+    return tuple(kept)
