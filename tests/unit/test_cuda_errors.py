@@ -6,7 +6,7 @@ import pytest
 
 from rgpu.client import failures
 from rgpu.cuda import errors
-from rgpu.server.executor import describe_error
+from rgpu.server.executor import plain_error
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_out_of_memory(arguments, text):
 
 def test_a_workers_error_comes_back_as_the_same(monkeypatch):
     for error in (errors.CUDARuntimeError(400), errors.CUDADriverError(1)):
-        kind, arguments = describe_error(error)
+        kind, arguments = plain_error(error)
         again = failures.KINDS[kind](*arguments)
         assert type(again) is type(error) and str(again) == str(error)

@@ -224,6 +224,10 @@ class CommandStream:
         reply = _next_reply()
         self._queue(ops.Sync.encode(reply))
         self._wait(reply)
+        self.raise_failed()
+
+    def raise_failed(self) -> None:
+        """Raise the oldest error of a command that nobody waited for."""
         self._raise_unseen(lambda failure: True)
 
     def read(self, handle: int, out: np.ndarray, order: str = "C") -> None:

@@ -116,7 +116,7 @@ class Executor:
             refused = OutOfMemoryError(int(size), self.table.used, self.table.limit)
             error = refused.with_traceback(error.__traceback__)
         text = "".join(traceback.format_exception(error))[-limits.LONG_TEXT // 4 :]
-        return Poison(where, *_plain_error(self.backend.explain(error)), _encodable(text))
+        return Poison(where, *plain_error(self.backend.explain(error)), _encodable(text))
 
     def targets(self, fields: Any) -> list[int]:
         """Handles of the arrays that a command changes in place."""
@@ -332,7 +332,7 @@ def _check_bounds(shape: list, strides: list, offset: int, itemsize: int, nbytes
         raise ProtocolError(f"a view of bytes {low} to {high} of an array of {nbytes} bytes")
 
 
-def _plain_error(error: BaseException) -> tuple[str, list]:
+def plain_error(error: BaseException) -> tuple[str, list]:
     """Class name and plain arguments."""
     kind, given = type(error), error.args[:16]
     if kind.__module__.endswith("._exceptions"):  # NumPy's private ones, whose arguments are not their message
