@@ -7,6 +7,7 @@ come from a table, not from hand-written bodies.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from rgpu.client import meta as layouts
 from rgpu.client import pool, predict
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch, indexing, mutate, views
+from rgpu.functions.flags import Flags
+from rgpu.functions.printing import shown
 from rgpu.functions.ufunc import UFUNCS
 from rgpu.wire.functions import BY_NAME
 
@@ -34,15 +37,16 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def __new__(
         cls, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C", **_: Any
     ) -> Any:
-        shape, dtype = creation.checked_shape(shape), creation.checked_dtype(dtype)
+        shape, order = creation.checked_shape(shape), creation.checked_order(order, "C", "CF")
         if memptr is not None:
-            return memptr._array(cls, shape, dtype, strides, order)
-        if strides is not None:
-            meta = layouts.intern(shape, dtype, tuple(strides))
+            array = memptr._array(cls, shape, np.dtype(dtype), strides, order)
         else:
-            meta = layouts.ordered(layouts.fresh(shape, dtype), order)
-        array = views.empty(meta, pool.current_stream(), cls)
-        array.__array_finalize__(None)
+            meta = layouts.ordered(layouts.fresh(shape, creation.checked_dtype(dtype)), order)
+            if strides is not None:
+                meta = _strided(meta, strides)
+            array = views.empty(meta, pool.current_stream(), cls)
+        if cls is not ndarray:
+            array.__array_finalize__(None)
         return array
 
     def __array_finalize__(self, obj: Any) -> None:
@@ -84,7 +88,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     base = property(lambda self: self._root)
 
     @property
-    def flags(self) -> Any:
+    def flags(self) -> Flags:
         return Flags(self._meta.c, self._meta.f, self._root is None)
 
     @property
@@ -215,7 +219,13 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         if self._meta.size == 1:
             return bool(self.get())
         if self._meta.size == 0:
-            return bool(np.empty(self._meta.shape, self._meta.dtype))
+            warnings.warn(
+                "The truth value of an empty array is ambiguous. Returning False, but in future this will result in "
+                "an error. Use `array.size > 0` to check that an array is not empty.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return False
         raise ValueError(
             "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
         )
@@ -229,14 +239,14 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def __complex__(self) -> complex:
         return complex(self.get())
 
-    def __index__(self) -> int:
-        return self.get().__index__()
+    def __bytes__(self) -> bytes:
+        return bytes(self.get())
 
     def __repr__(self) -> str:
-        return repr(self.get())
+        return shown(self, repr)
 
     def __str__(self) -> str:
-        return str(self.get())
+        return shown(self, str)
 
     def __format__(self, spec: str) -> str:
         return format(self.get(), spec)
@@ -273,15 +283,18 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def __setitem__(self, index: Any, value: Any) -> None:
         indexing.setitem(self, index, value)
 
-    def reshape(self, *shape: Any, order: str = "C", **_: Any) -> Any:
-        return views.reshape(self, shape[0] if len(shape) == 1 else shape, order)
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
+        result = views.reshape(self, shape[0] if len(shape) == 1 else shape, order)
+        if copy is False and not views.same_memory(self, result):
+            raise ValueError("Unable to avoid creating a copy while reshaping.")
+        return result.copy() if copy and views.same_memory(self, result) else result
 
     def ravel(self, order: str = "C") -> Any:
         return views.ravel(self, order)
 
     def flatten(self, order: str = "C") -> Any:
         flat = views.ravel(self, order)
-        return flat if flat._root is not self and flat._root is not self._root and flat is not self else views.copy(flat)
+        return views.copy(flat, "C", cls=ndarray) if views.same_memory(self, flat) else flat
 
     def transpose(self, *axes: Any) -> Any:
         return views.apply(np.ndarray.transpose, self, *axes)
@@ -295,33 +308,64 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         return views.apply(np.ndarray.diagonal, self, offset, axis1, axis2)
 
-    def view(self, dtype: Any = None, array_class: Any = None, type: Any = None) -> Any:  # noqa: A002
-        if isinstance(dtype, _TYPE) and issubclass(dtype, Remote):
-            dtype, array_class = None, dtype
+    def view(self, *args: Any, dtype: Any = None, type: Any = None) -> Any:  # noqa: A002
+        """The same memory as another dtype, another class, or both."""
+        for argument in args:
+            if isinstance(argument, _TYPE) and issubclass(argument, np.ndarray | Remote) or dtype is not None:
+                if type is not None:
+                    raise TypeError("cannot specify the class twice" if dtype is None else "too many arguments")
+                type = argument  # noqa: A001
+            else:
+                dtype = argument
+        if dtype is not None and isinstance(dtype, _TYPE) and issubclass(dtype, Remote):
+            dtype, type = None, dtype if type is None else type  # noqa: A001
+        if type is not None and not (isinstance(type, _TYPE) and issubclass(type, ndarray)):
+            raise (ValueError if isinstance(type, _TYPE) else TypeError)("Type must be a sub-type of ndarray type")
         shadow = self._meta.shadow if dtype is None else self._meta.shadow.view(np.dtype(dtype))
-        meta, offset = layouts.view_of_shadow(shadow)  # type: ignore[misc]
-        result = views.make(self, meta, offset, array_class or type)
-        result.__array_finalize__(self)
-        return result
+        return views.make(self, *layouts.view_of_shadow(shadow), type)  # type: ignore[misc]
 
     def copy(self, order: str = "C") -> Any:
+        order = creation.checked_order(order, "K")
         if self._stream is not pool.current_stream():
-            return dispatch.to_device(self)
-        return views.copy(self, order)
+            moved = dispatch.to_device(self)
+            return moved if order in "AK" or (moved._meta.c if order == "C" else moved._meta.f) else moved.copy(order)
+        return views.copy(self, order, cls=ndarray)
 
-    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: Any = None, copy: bool = True) -> Any:
-        dtype = creation.checked_dtype(dtype)
-        if not np.can_cast(self._meta.dtype, dtype, casting):
-            raise TypeError(f"Cannot cast array data from {self._meta.dtype!r} to {dtype!r} according to the rule '{casting}'")
-        if not copy and dtype == self._meta.dtype and layouts.ordered(self._meta, order) is self._meta:
+    def astype(self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True) -> Any:
+        """The content as another dtype; with ``copy=False`` the array itself where nothing changes."""
+        if casting is not None or subok is not None:
+            raise TypeError(f"{'casting' if casting is not None else 'subok'} is not supported yet")
+        dtype, order, meta = creation.checked_dtype(dtype), creation.checked_order(order, "K"), self._meta
+        if not copy and dtype == meta.dtype and (
+            order == "K" or order == "A" and (meta.c or meta.f) or order == "C" and meta.c or order == "F" and meta.f
+        ):
             return self
-        return views.copy(self, order, dtype)
+        if meta.dtype.kind == "c" and dtype.kind not in "bc":
+            warnings.warn(
+                "Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning, stacklevel=2
+            )
+        return views.copy(self, order, dtype, ndarray)
 
     def fill(self, value: Any) -> None:
+        value = indexing.cupy_like(value)
         if isinstance(value, Remote):
+            if value._meta.ndim:
+                raise ValueError("fill() with an array that is not 0-dimensional")
             self[...] = value
         else:
-            dispatch.run_internal("ndarray.fill", self, indexing._scalar(value, self._meta.dtype))
+            indexing.assign(self, value)
+
+    def scatter_add(self, slices: Any, value: Any) -> None:
+        UFUNCS["add"].at(self, slices, value)
+
+    def scatter_max(self, slices: Any, value: Any) -> None:
+        UFUNCS["maximum"].at(self, slices, value)
+
+    def scatter_min(self, slices: Any, value: Any) -> None:
+        UFUNCS["minimum"].at(self, slices, value)
+
+    def toDlpack(self) -> Any:  # noqa: N802
+        raise BufferError("the data is on a remote device: use `.get()`, or __dlpack__ with dl_device=(1, 0)")
 
     def conj(self) -> Any:
         return self.conjugate()
@@ -354,6 +398,8 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         mutate.put(self, indices, values, mode)
 
     def byteswap(self, inplace: bool = False) -> Any:
+        if self._meta.dtype.names is not None:
+            raise TypeError("byteswap is not supported for structured dtypes")
         target = self if inplace else self.copy()
         dispatch.run_internal("ndarray.byteswap", target)
         return target
@@ -364,20 +410,24 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     # ---- protocols ------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        ours = UFUNCS.get(ufunc.__name__)
-        if ufunc.__name__ == "matmul" and method == "__call__":
-            return dispatch.call("matmul", *inputs)
-        if ours is None:
+        import rgpu
+
+        name, out = ufunc.__name__, kwargs.get("out", ())
+        if len(out) > 1:
+            raise ValueError("The 'out' parameter must have exactly one array value")
+        if out:
+            kwargs["out"] = out[0]
+        found = UFUNCS.get(name) or getattr(rgpu, name, None)
+        if found is not None and method != "__call__":
+            found = getattr(found, method, None)
+        if found is None:
             return NotImplemented
-        if "out" in kwargs:
-            outs = kwargs["out"]
-            if not all(isinstance(x, Remote) for x in outs):
+        for x in (*inputs, *out):
+            if not isinstance(x, _OPERANDS) and not hasattr(x, "__cupy_get_ndarray__"):
                 return NotImplemented
-            kwargs["out"] = outs[0] if len(outs) == 1 else outs
-        if any(isinstance(x, np.ndarray) and x.ndim for x in inputs):
-            return NotImplemented
-        inputs = tuple(x[()] if isinstance(x, np.ndarray) else x for x in inputs)
-        return (ours if method == "__call__" else getattr(ours, method))(*inputs, **kwargs)
+        if name in _COMPARISONS.values():
+            inputs = tuple(x[()] if isinstance(x, np.ndarray) and not x.ndim else x for x in inputs)
+        return found(*inputs, **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
         import rgpu
@@ -393,6 +443,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
 
 _TYPE = type  # ``view`` has a parameter of this name
+_OPERANDS = (Remote, np.ndarray, bool, int, float, complex, np.generic)
 
 
 class _NoStream:
@@ -401,25 +452,21 @@ class _NoStream:
         pass
 
 
-class Flags:
-    """CuPy's flags: contiguity and ownership, by attribute or key."""
-
-    _names = {
-        "C_CONTIGUOUS": "c_contiguous", "F_CONTIGUOUS": "f_contiguous", "OWNDATA": "owndata",
-        "C": "c_contiguous", "F": "f_contiguous", "O": "owndata", "FORC": "forc", "FNC": "fnc",
-    }  # fmt: skip
-
-    def __init__(self, c: bool, f: bool, owndata: bool) -> None:
-        self.c_contiguous, self.f_contiguous, self.owndata = c, f, owndata
-        self.forc, self.fnc = c or f, f and not c
-
-    def __getitem__(self, name: str) -> bool:
-        if name not in self._names:
-            raise KeyError(f"{name} is not defined for cupy.ndarray.flags")
-        return getattr(self, self._names[name])
-
-    def __repr__(self) -> str:
-        return f"  C_CONTIGUOUS : {self.c_contiguous}\n  F_CONTIGUOUS : {self.f_contiguous}\n  OWNDATA : {self.owndata}"
+def _strided(meta: Any, strides: Any) -> Any:
+    """A layout with strides of the caller's, within the size of a contiguous array."""
+    strides = tuple(int(n) for n in strides)
+    if len(strides) != meta.ndim:
+        raise ValueError("len(shape) != len(strides)")
+    if meta.size:
+        reach = [(extent - 1) * stride for extent, stride in zip(meta.shape, strides)]
+        if sum(n for n in reach if n < 0):
+            raise ValueError("ndarray() with strides currently does not allow negative strides")
+        end = sum(reach) + meta.itemsize
+        if end > meta.nbytes:
+            raise ValueError(
+                f"ndarray() with strides must stay within a contiguous size of {meta.nbytes} but got {end}."
+            )
+    return layouts.intern(meta.shape, meta.dtype, strides)
 
 
 def _options(**options: Any) -> dict:
@@ -453,14 +500,33 @@ _METHODS = {
 
 def _defers(other: Any) -> bool:
     """Whether an operator must leave the work to the other operand (Python's protocol)."""
-    if other is None:
-        return True
     if isinstance(other, Remote | bool | int | float | complex | np.generic | np.ndarray | list | tuple | str):
         return False
-    priority = getattr(other, "__array_priority__", None)
     if hasattr(other, "__array_ufunc__"):
         return other.__array_ufunc__ is None
-    return priority is not None and priority > 100
+    return getattr(other, "__array_priority__", 0) > ndarray.__array_priority__
+
+
+def _equality(name: str, different: bool) -> Any:
+    """``==`` and ``!=``: an object with nothing but Python's default comparison equals no element."""
+    function, own = BY_NAME[name], "__ne__" if different else "__eq__"
+
+    def compare(self: Any, other: Any) -> Any:
+        if type(other) in _KNOWN:
+            return dispatch.binary(function, self, other)
+        if _defers(other):
+            return NotImplemented
+        kind = type(other)
+        if other is None or (kind.__eq__ is object.__eq__ and getattr(kind, own) is getattr(object, own)):
+            return (creation.ones if different else creation.zeros)(self._meta.shape, bool)
+        if isinstance(other, np.ndarray) and not other.ndim:
+            other = other[()]
+        if not isinstance(other, _OPERANDS):
+            return getattr(np, name)(self, other)  # NumPy's protocol decides, or refuses
+        return UFUNCS[name](self, other)
+
+    compare.__name__ = own
+    return compare
 
 
 def _binary_operator(function: Any, special: Any = None) -> Any:
@@ -486,7 +552,8 @@ def _install() -> None:
             method.__name__ = f"__{prefix}{name}__"
             setattr(ndarray, method.__name__, method)
     for name, target in _COMPARISONS.items():
-        method = _binary_operator(BY_NAME[target])[0]
+        equality = target in ("equal", "not_equal")
+        method = _equality(target, name == "ne") if equality else _binary_operator(BY_NAME[target])[0]
         method.__name__ = f"__{name}__"
         setattr(ndarray, method.__name__, method)
     for name, target in _UNARIES.items():
@@ -533,6 +600,9 @@ def to_device(array: Any) -> Any:
     return creation.upload(host, pool.current_stream(), type(array))
 
 
+_KNOWN = {ndarray, float, int, bool, complex}
+
 _install()
 dispatch.ndarray = ndarray
+dispatch.plain.add(ndarray)
 dispatch.to_device = to_device

@@ -98,11 +98,13 @@ def fresh(shape: tuple, dtype: np.dtype) -> Meta:
 
 
 def c_strides(shape: tuple, itemsize: int) -> tuple:
-    """Strides of a C-ordered array; like NumPy, extents of 0 count as 1."""
+    """Strides of a C-ordered array; like NumPy, all 0 when there is nothing to stride over."""
+    if 0 in shape:
+        return (0,) * len(shape)
     strides, step = [], itemsize
     for extent in reversed(shape):
         strides.append(step)
-        step *= extent or 1
+        step *= extent
     return tuple(reversed(strides))
 
 

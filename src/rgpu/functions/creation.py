@@ -7,6 +7,7 @@ overwritten. A list that holds device arrays is stacked on the device.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def checked_order(order: Any, default: str, allowed: str = "CFAK") -> str:
         return default
     letter = order[:1].upper() if isinstance(order, str) else ""
     if not letter or letter not in allowed:
-        raise TypeError(f"order not understood. order={order}")
+        raise ValueError(f"order not understood. order={order}")
     return letter
 
 
@@ -105,8 +106,11 @@ def _from_host(obj: Any, dtype: Any, order: str) -> Any:
 def _from_array(obj: Any, dtype: Any, copy: Any, order: str) -> Any:
     if obj._stream is not pool.current_stream():
         obj = dispatch.to_device(obj)
-        copy = False
-    return obj.astype(obj._meta.dtype if dtype is None else dtype, order=order, copy=bool(copy))
+        copy = None
+    result = obj.astype(obj._meta.dtype if dtype is None else dtype, order=order, copy=bool(copy))
+    if copy is False and result is not obj:
+        raise ValueError("Unable to avoid copy while creating an array as requested.")
+    return result
 
 
 def _nested_shape(obj: Any, leaves: list) -> tuple | None:
@@ -135,24 +139,26 @@ def _from_nested(leaves: list, shape: tuple, dtype: Any, order: str) -> Any:
 
 def asarray(a: Any, dtype: Any = None, order: Any = None, *, blocking: bool = False, copy: Any = None) -> Any:
     """The object as an array on the current device; a device array that fits is returned itself."""
-    return array(a, dtype, copy=bool(copy), order=order)
+    return array(a, dtype, copy=copy, order=order)
 
 
 def asanyarray(a: Any, dtype: Any = None, order: Any = None, *, blocking: bool = False) -> Any:
-    return array(a, dtype, copy=False, order=order)
+    return array(a, dtype, copy=None, order=order)
 
 
 def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     """C order, at least one dimension."""
-    return array(a, dtype, copy=False, order="C", ndmin=1)
+    return array(a, dtype, copy=None, order="C", ndmin=1)
 
 
 def asfortranarray(a: Any, dtype: Any = None) -> Any:
-    return array(a, dtype, copy=False, order="F")
+    return array(a, dtype, copy=None, order="F", ndmin=1)
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
     """A shape argument as a tuple; ValueError for negative extents."""
+    if shape is None:
+        raise TypeError("Use () instead of None for the shape of a 0-dimensional array")
     if isinstance(shape, Remote):
         shape = dispatch.ndarray.get(shape).tolist()
     shape = tuple(_extent(n) for n in shape) if isinstance(shape, tuple | list | np.ndarray) else (_extent(shape),)
@@ -210,7 +216,24 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> An
     return _filled("full", _layout(shape, dtype, order), fill_value)
 
 
-def _like(a: Any, dtype: Any, order: str, shape: Any) -> Any:
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """An array of a DLPack exporter on this host, uploaded; a device array is viewed or copied."""
+    if isinstance(x, Remote):
+        return x.copy() if copy else x.view()
+    if copy is False:
+        raise BufferError("the data must be copied to the remote device")
+    return array(np.from_dlpack(x, device="cpu") if _NUMPY2 and hasattr(x, "__dlpack_device__") else np.from_dlpack(x))
+
+
+def fromDlpack(dltensor: Any) -> Any:  # noqa: N802 - CuPy's name
+    warnings.warn("This function is deprecated, use cupy.from_dlpack instead", np.exceptions.VisibleDeprecationWarning,
+                  stacklevel=2)  # fmt: skip
+    raise BufferError("DLPack capsules hold local memory: use cupy.from_dlpack with the array itself")
+
+
+def _like(a: Any, dtype: Any, order: str, shape: Any, subok: Any) -> Any:
+    if subok is not None:
+        raise TypeError("subok is not supported yet")
     if not isinstance(a, Remote):
         raise TypeError(f"Unsupported type {type(a)}")
     order = checked_order(order, "K")
@@ -219,24 +242,24 @@ def _like(a: Any, dtype: Any, order: str, shape: Any) -> Any:
 
 
 def empty_like(prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Any:
-    return views.empty(_like(prototype, dtype, order, shape), pool.current_stream())
+    return views.empty(_like(prototype, dtype, order, shape, subok), pool.current_stream())
 
 
 def zeros_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Any:
-    return _filled("zeros", _like(a, dtype, order, shape))
+    return _filled("zeros", _like(a, dtype, order, shape, subok))
 
 
 def ones_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Any:
-    return _filled("ones", _like(a, dtype, order, shape))
+    return _filled("ones", _like(a, dtype, order, shape, subok))
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Any:
-    return _filled("full", _like(a, dtype, order, shape), fill_value)
+    return _filled("full", _like(a, dtype, order, shape, subok), fill_value)
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
     """Evenly spaced values; the length is ``ceil((stop - start) / step)`` as NumPy computes it."""
-    start, stop, step = (_host(x) for x in (start, stop, step))
+    start, stop, step = (_host(x) for x in (start, stop, 1 if step is None else step))
     if stop is None:
         start, stop = 0, start
     if dtype is None:

@@ -25,6 +25,7 @@ _SCALARS = (bool, int, float, complex, np.generic)
 
 #: set by ``rgpu._ndarray``: the class of results, and how another device's array is brought here
 ndarray: Any = Remote
+plain: set = {float, int, bool, complex}  # operands that leave a result's class alone
 to_device: Any = None
 
 
@@ -44,6 +45,8 @@ def operand(x: Any) -> Any:
     if kind is int:
         return [values.INT, x] if -(2**63) <= x < 2**63 else values.encode(x, _no_special)
     if isinstance(x, _SCALARS):
+        if isinstance(x, int):  # a subclass of int must not look like a handle
+            return operand(int(x))
         return values.encode(x, _no_special)
     raise TypeError(f"Unsupported type {kind}")
 
@@ -79,7 +82,7 @@ def unary(function: Function, a: Remote) -> Any:
     meta = predict.elementwise(function.name, (a._meta,))
     handle = next_handle()
     stream.submit_predicted((_T_UNARY, function.id, handle, a._handle), (handle,), (meta,))
-    return new(meta, stream, handle)
+    return new(meta, stream, handle) if type(a) in plain else adopt(meta, stream, handle, (a,))
 
 
 def binary(function: Function, a: Any, b: Any) -> Any:
@@ -98,11 +101,25 @@ def binary(function: Function, a: Any, b: Any) -> Any:
     else:
         right, wire_b = b, operand(b)
     meta = predict.elementwise(function.name, (left, right))
+    if type(meta) is tuple:
+        return call_predicted("ufunc.call", meta, None, function.name, a, b, (), {})
     if meta.nbytes > stream.device.memory_total:
         pool.refuse(meta.nbytes, stream.device)
     handle = next_handle()
     stream.submit_predicted((_T_BINARY, function.id, handle, wire_a, wire_b), (handle,), (meta,))
-    return new(meta, stream, handle)
+    if type(a) in plain and type(b) in plain:
+        return new(meta, stream, handle)
+    return adopt(meta, stream, handle, (a, b))
+
+
+def adopt(meta: Meta, stream: Any, handle: int, operands: tuple) -> Any:
+    """The result of operands that may be of a subclass: the first of highest priority gives its class."""
+    found = [x for x in operands if isinstance(x, ndarray)]
+    source = max(found, key=lambda x: x.__array_priority__ + (type(x) is not ndarray) * 1e-6, default=None)
+    array = new(meta, stream, handle, type(source) if source is not None else None)
+    if type(array) is not ndarray:
+        array.__array_finalize__(source)
+    return array
 
 
 def inplace(function: Function, a: Remote, b: Any) -> Any:

@@ -18,14 +18,26 @@ class _Grid:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return creation.array(np.ogrid[key])
-        axes = [creation.array(x) for x in np.ogrid[key]]
+            bounds = (key.start, key.stop)
+            if any(isinstance(x, Remote) and x._meta.ndim for x in bounds):
+                return creation.linspace(*bounds, int(abs(key.step))) if isinstance(key.step, complex) else _refuse()
+            return creation.array(np.ogrid[_host(key)])
+        axes = [creation.array(x) for x in np.ogrid[tuple(_host(part) for part in key)]]
         if self.sparse:
             return tuple(axes)
         if not axes:
             return creation.empty((0,))
         shape = np.broadcast_shapes(*[a._meta.shape for a in axes])
         return dispatch.call("stack", [views.broadcast_to(a, shape) for a in axes])
+
+
+def _host(part: slice) -> slice:
+    """A slice with bounds in host memory."""
+    return slice(*[x.item() if isinstance(x, Remote) else x for x in (part.start, part.stop, part.step)])
+
+
+def _refuse() -> Any:
+    raise ValueError("bounds that are arrays need an imaginary step: the number of points")
 
 
 class AxisConcatenator:

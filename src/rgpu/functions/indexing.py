@@ -7,13 +7,15 @@ shape is known beforehand; boolean masks on the device have to wait, as CuPy doe
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import Any
 
 import numpy as np
 
 from rgpu.client import meta as layouts
 from rgpu.client.remote import Remote
-from rgpu.functions import dispatch, views
+from rgpu.functions import creation, dispatch, views
+from rgpu.wire import limits
 from rgpu.wire.functions import BY_NAME
 
 _GETITEM = BY_NAME["ndarray.getitem"]
@@ -24,9 +26,11 @@ def getitem(array: Remote, index: Any) -> Any:
     """``array[index]``; IndexError as NumPy's."""
     if type(index) in _BASIC or (type(index) is tuple and all(type(i) in _BASIC for i in index)):
         return _basic(array, index)
-    parts, basic = _parse(index)
+    if type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index):
+        return _basic(array, index)
+    parts, basic = _parse(array, index)
     if basic:
-        return _basic(array, tuple(parts) if isinstance(index, tuple) else parts[0])
+        return _basic(array, tuple(parts))
     shape = _result_shape(array._meta.shape, parts)
     encoded = dispatch._Arguments(array._stream, (array, tuple(parts)), {}, True)
     if shape is None:
@@ -35,49 +39,67 @@ def getitem(array: Remote, index: Any) -> Any:
 
 
 def _basic(array: Remote, index: Any) -> Any:
-    if type(index) is tuple and not any(i is Ellipsis for i in index):
-        index = (*index, Ellipsis)
-    elif type(index) is not tuple and type(index) not in (str, type(Ellipsis)):
+    """A view, computed by NumPy on the shadow. An ellipsis keeps the result an array."""
+    if type(index) is tuple:
+        if not any(i is Ellipsis for i in index):
+            index = (*index, Ellipsis)
+    elif type(index) is not str and type(index) is not list and index is not Ellipsis:
         index = (index, Ellipsis)
-    found = layouts.view_of_shadow(array._meta.shadow[index])
-    return views.make(array, *found)  # basic indexing never copies
+    return views.make(array, *layouts.view_of_shadow(array._meta.shadow[index]))  # type: ignore[misc]
 
 
 def setitem(array: Remote, index: Any, value: Any) -> None:
     """``array[index] = value``: through a view for basic indices, scattered otherwise."""
-    parts, basic = _parse(index)
-    if isinstance(value, np.ndarray):
-        if basic and value.ndim:
-            target = _basic(array, tuple(parts) if isinstance(index, tuple) else parts[0])
-            from rgpu.functions import creation
-
-            with array._stream.device:
-                value = creation.array(value, dtype=target._meta.dtype)
-            return _assign(target, value)
-        with array._stream.device:
-            from rgpu.functions import creation
-
-            value = creation.array(value)
-    elif isinstance(value, list | tuple):
-        from rgpu.functions import creation
-
-        with array._stream.device:
-            value = creation.array(value)
+    fields = type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index)
+    parts, basic = ([index], True) if fields else _parse(array, index)
+    value = cupy_like(value)
     if basic:
-        return _assign(_basic(array, tuple(parts) if isinstance(index, tuple) else parts[0]), value)
+        return assign(_basic(array, index if fields else tuple(parts)), value)
+    if not isinstance(value, Remote):
+        with array._stream.device:
+            value = creation.array(np.asarray(value).astype(array._meta.dtype, copy=False))
     shape = _result_shape(array._meta.shape, parts)
-    if shape is not None and isinstance(value, Remote):
+    if shape is not None:
         _fits(value._meta.shape, shape)
     dispatch.run_internal("ndarray.setitem", array, tuple(parts), value)
     return None
 
 
-def _assign(target: Any, value: Any) -> None:
+def assign(target: Any, value: Any) -> None:
+    """Fill a view with an array or a scalar. NumPy arrays are refused, as CuPy refuses them."""
     if isinstance(value, Remote):
+        if value._handle == target._handle:
+            return
         _fits(value._meta.shape, target._meta.shape)
         dispatch.run_internal("ndarray.setitem", target, Ellipsis, value)
     else:
-        dispatch.run_internal("ndarray.fill", target, _scalar(value, target._meta.dtype))
+        dispatch.run_internal("ndarray.fill", target, scalar(value, target._meta.dtype))
+
+
+def cupy_like(value: Any) -> Any:
+    """A device array for objects that stand for one, anything else as it is."""
+    if isinstance(value, Remote):
+        return value
+    exported = getattr(value, "__cupy_get_ndarray__", None)
+    return value if exported is None else exported()
+
+
+def scalar(value: Any, dtype: np.dtype) -> Any:
+    """A fill value cast to the array's dtype, as a 0-dimensional host array."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
+    if not isinstance(value, bool | int | float | complex | np.generic | np.ndarray) and dtype.kind != "V":
+        raise TypeError(f"Unsupported type {type(value)}")
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dtype.kind == "V" and dtype.names is not None and not isinstance(value, np.ndarray | np.generic):
+            return np.array(value, dtype=dtype)
+        found = np.asarray(value)
+        if found.dtype.kind in "OUS":
+            raise TypeError(f"Unsupported type {type(value)}")
+        if isinstance(value, int) and dtype.kind in "iu":
+            return np.array(value, dtype)  # OverflowError for what does not fit, as NumPy
+        return found.astype(dtype)
 
 
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) -> None:
@@ -97,7 +119,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) ->
                 raise TypeError(f"Unsupported type {type(src)}")
             src = src.astype(dst._meta.dtype).reshape(())[()]
     if where is None:
-        return _assign(dst, src)
+        return assign(dst, src)
     if isinstance(where, Remote) and where._meta.dtype.kind != "b":
         raise TypeError(f"where must be boolean, not {where._meta.dtype}")
     if isinstance(src, Remote):
@@ -112,12 +134,6 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) ->
     return None
 
 
-def _scalar(value: Any, dtype: np.dtype) -> Any:
-    if isinstance(value, bool | int | float | complex | np.generic) or dtype.names is not None:
-        return np.asarray(value).astype(dtype)[()] if dtype.names is not None else value
-    raise TypeError(f"Unsupported type {type(value)}")
-
-
 def _fits(source: tuple, target: tuple) -> None:
     extra = len(source) - len(target)
     trimmed = source[extra:] if extra > 0 and set(source[:extra]) == {1} else source
@@ -127,32 +143,24 @@ def _fits(source: tuple, target: tuple) -> None:
         raise ValueError(f"could not broadcast input array from shape {source} into shape {target}")
 
 
-def _parse(index: Any) -> tuple[list, bool]:
-    """The index as a list of parts; True when it is basic."""
-    items = index if isinstance(index, tuple) else (index,)
+def _parse(array: Remote, index: Any) -> tuple[list, bool]:
+    """The index as a list of parts; True when it is basic. Host masks become integers, large host
+    indices are uploaded."""
     parts: list = []
     basic = True
-    for item in items:
-        if item is None or item is Ellipsis or isinstance(item, slice):
-            if isinstance(item, slice):
-                item = slice(*[_index(x) for x in (item.start, item.stop, item.step)])
+    for item in index if isinstance(index, tuple) else (index,):
+        item = cupy_like(item)
+        if item is None or item is Ellipsis or isinstance(item, str):
             parts.append(item)
-        elif isinstance(item, str):
-            parts.append(item)
+        elif isinstance(item, slice):
+            parts.append(slice(*[_index(x) for x in (item.start, item.stop, item.step)]))
         elif isinstance(item, bool | np.bool_):
             parts.append(np.asarray(item))
             basic = False
-        elif isinstance(item, Remote):
-            kind = item._meta.dtype.kind
-            if kind not in "biu":
-                raise IndexError("arrays used as indices must be of integer (or boolean) type")
-            parts.append(item)
-            basic = False
-        elif isinstance(item, list | np.ndarray):
-            item = np.asarray(item) if len(item) or isinstance(item, np.ndarray) else np.asarray(item, np.intp)
-            if item.dtype.kind not in "biu":
-                raise IndexError("arrays used as indices must be of integer (or boolean) type")
-            parts.extend(np.nonzero(item) if item.dtype.kind == "b" and item.ndim else [item])
+        elif isinstance(item, Remote | list | np.ndarray):
+            if isinstance(item, list):
+                item = creation.array(item) if _has_arrays(item) else _host_index(item)
+            parts.append(_checked_index(item))
             basic = False
         else:
             try:
@@ -162,9 +170,77 @@ def _parse(index: Any) -> tuple[list, bool]:
                     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) "
                     "and integer or boolean arrays are valid indices"
                 ) from None
-    if parts.count(Ellipsis) > 1 if all(type(p) in _BASIC for p in parts) else False:
+    if sum(1 for p in parts if p is Ellipsis) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
-    return parts, basic
+    return parts if basic else _with_masks(array, parts), basic
+
+
+def _has_arrays(item: list) -> bool:
+    return any(isinstance(x, Remote) or isinstance(x, list) and _has_arrays(x) for x in item)
+
+
+def _host_index(item: list) -> np.ndarray:
+    found = np.asarray(item)
+    return found if found.size else found.astype(np.intp)
+
+
+def _checked_index(item: Any) -> Any:
+    if item.dtype.kind not in "biu":
+        raise IndexError("arrays used as indices must be of integer (or boolean) type")
+    return item
+
+
+def _with_masks(array: Remote, parts: list) -> list:
+    """Check masks and integers against the axes they stand for; a host mask becomes integer arrays."""
+    shape = array._meta.shape
+    consumed = sum(_axes(p) for p in parts)
+    if consumed > len(shape):
+        raise IndexError(
+            f"too many indices for array: array is {len(shape)}-dimensional, but {consumed} were indexed"
+        )
+    result: list = []
+    axis = 0
+    for part in parts:
+        if part is Ellipsis:
+            axis += len(shape) - consumed
+        elif isinstance(part, int) and not -shape[axis] <= part < shape[axis]:
+            raise IndexError(f"index {part} is out of bounds for axis {axis} with size {shape[axis]}")
+        width = 0 if part is Ellipsis else _axes(part)
+        if is_mask(part):
+            _check_mask(part.shape, shape, axis)
+            if isinstance(part, np.ndarray) and part.ndim:
+                result.extend(map(_placed, np.nonzero(part)))
+                axis += width
+                continue
+        elif isinstance(part, np.ndarray) or isinstance(part, Remote):
+            if not shape[axis] and part.size:
+                raise IndexError(f"index is out of bounds for axis {axis} with size 0")
+        result.append(_placed(part))
+        axis += width
+    return result
+
+
+def _placed(part: Any) -> Any:
+    """A large host index is uploaded, small ones travel inside the command."""
+    if isinstance(part, np.ndarray) and part.nbytes > limits.INLINE_BYTES // 16:
+        return creation.array(part)
+    return part
+
+
+def _check_mask(mask: tuple, shape: tuple, axis: int) -> None:
+    for number, extent in enumerate(mask):
+        if shape[axis + number] != extent:
+            raise IndexError(
+                f"boolean index did not match indexed array along axis {axis + number}; size of axis is "
+                f"{shape[axis + number]} but size of corresponding boolean axis is {extent}"
+            )
+
+
+def _axes(part: Any) -> int:
+    """How many axes of the array a part of the index stands for."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if is_mask(part) else 1
 
 
 def _index(x: Any) -> Any:
@@ -177,13 +253,9 @@ def _index(x: Any) -> Any:
 
 def _result_shape(shape: tuple, parts: list) -> tuple | None:
     """Shape of advanced indexing with integer arrays; None when a mask makes it unknown."""
-    if any(isinstance(p, str) for p in parts):
+    if any(isinstance(p, str) or is_mask(p) for p in parts):
         return None
-    if any(_is_mask(p) for p in parts):
-        return None
-    consumed = sum(1 for p in parts if p is not None and p is not Ellipsis)
-    if consumed > len(shape):
-        raise IndexError(f"too many indices for array: array is {len(shape)}-dimensional, but {consumed} were indexed")
+    consumed = sum(_axes(p) for p in parts)
     if not any(p is Ellipsis for p in parts):
         parts = [*parts, Ellipsis]
     result: list = []
@@ -219,7 +291,5 @@ def _result_shape(shape: tuple, parts: list) -> tuple | None:
     return tuple(result[:insert]) + broadcast + tuple(result[insert:])
 
 
-def _is_mask(part: Any) -> bool:
-    if isinstance(part, Remote):
-        return part._meta.dtype.kind == "b"
-    return isinstance(part, np.ndarray) and part.dtype.kind == "b"
+def is_mask(part: Any) -> bool:
+    return isinstance(part, Remote | np.ndarray) and part.dtype.kind == "b"

@@ -25,11 +25,7 @@ class flatiter:  # noqa: N801 - CuPy's name
 
     def _positions(self, index: Any) -> Any:
         """The index as something that an array of flat positions understands."""
-        if isinstance(index, tuple):
-            if len(index) > 1:
-                raise IndexError("unsupported iterator index")
-            index = index[0] if index else slice(None)
-        if not isinstance(index, int | np.integer | slice | type(Ellipsis)):
+        if isinstance(index, bool) or not isinstance(index, int | np.integer | slice | type(Ellipsis)):
             raise IndexError("unsupported iterator index")
         if isinstance(index, int | np.integer):
             size = len(self)

@@ -56,6 +56,8 @@ class ufunc:  # noqa: N801 - CuPy's name
         if len(args) < self.nin:
             raise TypeError(f"{self.name}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given")
         outs = out if isinstance(out, tuple) else (out,) * (out is not None)
+        if len(outs) > self.nout:
+            raise ValueError(f"The 'out' tuple must have exactly {self.nout} entries")
         for x in (*args, *([] if where is True else [where])):
             if not isinstance(x, Remote) and not isinstance(x, bool | int | float | complex | np.generic):
                 raise TypeError(f"Unsupported type {type(x)}")

@@ -29,7 +29,14 @@ def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     )
     view = dispatch.new(meta, stream, handle, cls or type(array))
     view._root, view._offset = root, offset
+    if type(view) is not dispatch.ndarray:
+        view.__array_finalize__(array)
     return view
+
+
+def same_memory(a: Any, b: Any) -> bool:
+    """Whether two arrays have one root."""
+    return (a._root or a) is (b._root or b)
 
 
 def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any) -> Any:

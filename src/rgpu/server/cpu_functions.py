@@ -44,7 +44,7 @@ def _wrapped(array: np.ndarray, index: tuple) -> tuple:
             axis += array.ndim - consumed
         elif isinstance(item, np.ndarray) and item.dtype.kind in "iu" and axis < array.ndim:
             extent = array.shape[axis]
-            item = item % extent if extent else item
+            item = item.astype(np.int64) % extent if extent else item
             axis += 1
         else:
             axis += _axes(item)

@@ -73,6 +73,8 @@ def missing(module: str, name: str) -> Any:
     full = f"{module}.{name}"
     if full in VALUES:
         return VALUES[full]
+    if full in OURS:
+        return _ours(OURS[full])
     if full not in _importing and any(key.startswith(f"{full}.") for key in VALUES):
         _importing.add(full)  # the alias finder asks the parent for the name again
         try:
@@ -85,10 +87,33 @@ def missing(module: str, name: str) -> Any:
     return StandIn(full)
 
 
+def _ours(path: str) -> Any:
+    """Something of rgpu's under an internal name of CuPy."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+#: internals that are rgpu's own things under another name
+OURS = {
+    "cupy._core.ndarray": "rgpu.ndarray.ndarray",
+    "cupy._core.core.ndarray": "rgpu.ndarray.ndarray",
+    "cupy._core.array": "rgpu.functions.creation.array",
+    "cupy._core.flags.Flags": "rgpu.functions.flags.Flags",
+    "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
+}
+
 #: internals with a meaning that cupy.testing or the tests rely on
 VALUES: dict[str, Any] = {
     "cupy._core.internal.prod": math.prod,
     "cupy._util.PerformanceWarning": PerformanceWarning,
+    "cupy._core._accelerator.get_routine_accelerators": list,
+    "cupy._core._accelerator.get_reduction_accelerators": list,
+    "cupy._core._accelerator.set_routine_accelerators": lambda accelerators: None,
+    "cupy._core._accelerator.set_reduction_accelerators": lambda accelerators: None,
+    "cupy._core.get_routine_accelerators": list,
+    "cupy._core.get_reduction_accelerators": list,
+    "cupy._core.set_routine_accelerators": lambda accelerators: None,
+    "cupy._core.set_reduction_accelerators": lambda accelerators: None,
     "cupy._util.ENABLE_SLICE_COPY": False,
     "cupyx.scipy.sparse.issparse": lambda x: False,
     "cupy.random._generator._random_states": {},
