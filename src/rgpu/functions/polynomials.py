@@ -77,6 +77,8 @@ def roots(p: Any) -> Any:
         raise NotImplementedError("boolean inputs are not supported")
     if p.ndim == 0:
         raise TypeError("0-dimensional input is not allowed")
+    if p.ndim > 1:
+        raise ValueError("Input must be a rank-1 array.")
     return dispatch.call("roots", p)
 
 

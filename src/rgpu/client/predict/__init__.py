@@ -14,6 +14,7 @@ from typing import Any
 from rgpu.client.meta import Meta as Meta
 from rgpu.client.meta import fresh as fresh
 from rgpu.client.predict import create, dry, fourier, join, select
+from rgpu.client.predict.axes import normalize as normalize_axis  # noqa: F401
 from rgpu.client.predict.axes import one as axis  # noqa: F401
 from rgpu.client.predict.dry import WAIT as WAIT
 from rgpu.client.predict.elementwise import elementwise as elementwise

@@ -10,6 +10,7 @@ import numpy as np
 
 from rgpu.client.meta import Meta, fresh
 from rgpu.client.predict.axes import one
+from rgpu.client.predict.dry import WAIT
 
 _FLOAT = np.dtype(float)
 _INT = np.dtype(np.int64)
@@ -110,9 +111,13 @@ def meshgrid(*xi: Any, indexing: str = "xy", copy: bool = True, sparse: bool = F
     return tuple(fresh(tuple(x.size if axis == i else 1 for axis in order), x.dtype) for i, x in enumerate(xi))
 
 
-def poly(seq_of_zeros: Any) -> Meta | None:
+def poly(seq_of_zeros: Any) -> Any:
     x = seq_of_zeros
-    return fresh((x.size + 1,), np.dtype(np.mintypecode(x.dtype.char))) if x.ndim == 1 else None
+    return fresh((x.size + 1,), np.dtype(np.mintypecode(x.dtype.char))) if x.ndim == 1 else WAIT
+
+
+def polysub(a1: Any, a2: Any) -> Meta | None:
+    return polysum(a1, a2) if (a1.dtype.kind, a2.dtype.kind) != ("b", "b") else None
 
 
 def polysum(a1: Any, a2: Any) -> Meta:
@@ -129,5 +134,5 @@ RULES: dict[str, Callable[..., Any]] = {
     "linspace": linspace, "tril_indices": _triangle(True), "triu_indices": _triangle(False),
     "tril_indices_from": _triangle_of(True), "triu_indices_from": _triangle_of(False),
     "diag_indices": diag_indices, "diag_indices_from": diag_indices_from, "meshgrid": meshgrid,
-    "poly": poly, "polyadd": polysum, "polysub": polysum, "polyval": polyval,
+    "poly": poly, "polyadd": polysum, "polysub": polysub, "polyval": polyval,
 }  # fmt: skip

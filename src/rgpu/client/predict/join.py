@@ -287,6 +287,23 @@ def tensorsolve(a: Any, b: Any, axes: Any = None) -> Meta | None:
     return found and fresh(rest, found)
 
 
+def _complex_inexact(dtype: np.dtype) -> np.dtype:
+    return np.result_type(dtype if dtype.kind in "fc" else np.float64, np.complex64)
+
+
+def _square(a: Any) -> bool:
+    return type(a) is Meta and a.ndim > 1 and a.shape[-1] == a.shape[-2] and a.size > 0 and a.dtype.char != "e"
+
+
+def eig(a: Any) -> Any:
+    kind = _complex_inexact(a.dtype)
+    return (fresh(a.shape[:-1], kind), fresh(a.shape, kind)) if _square(a) else None
+
+
+def eigvals(a: Any) -> Meta | None:
+    return fresh(a.shape[:-1], _complex_inexact(a.dtype)) if _square(a) else None
+
+
 def flat_membership(ar1: Any, ar2: Any, assume_unique: bool = False, invert: bool = False) -> Meta | None:
     return fresh((ar1.size,), np.dtype(bool)) if type(ar1) is Meta and type(ar2) is Meta else None
 
@@ -304,5 +321,5 @@ RULES: dict[str, Callable[..., Any]] = {
     **{name: scan(name) for name in "cumsum cumprod nancumsum nancumprod".split()},
     "cumulative_sum": cumulative, "cumulative_prod": cumulative,
     "packbits": packbits, "unpackbits": unpackbits, "linalg.tensorinv": tensorinv,
-    "linalg.tensorsolve": tensorsolve, "in1d": flat_membership, "isin": membership,
+    "linalg.tensorsolve": tensorsolve, "linalg.eig": eig, "linalg.eigvals": eigvals, "in1d": flat_membership, "isin": membership,
 }  # fmt: skip
