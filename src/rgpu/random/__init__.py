@@ -34,7 +34,7 @@ def default_rng(seed: Any = None) -> Any:
     return seed if isinstance(seed, Generator) else Generator(XORWOW(seed))
 
 
-__all__ = [
+__all__ = [  # noqa: PLE0604 - names of the table of distributions too
     "XORWOW", "BitGenerator", "Generator", "MRG32k3a", "Philox4x3210", "RandomState", "bytes", "choice",
     "default_rng", "get_random_state", "multinomial", "permutation", "rand", "randint", "randn", "random",
     "random_integers", "random_sample", "ranf", "reset_states", "sample", "seed", "set_random_state",

@@ -1,0 +1,150 @@
+"""cupyx on an embedded server, against SciPy on the host."""
+
+import importlib
+import pickle
+
+import numpy as np
+import pytest
+
+import rgpu as cp
+from rgpu import cupyx
+
+pytest.importorskip("scipy")
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """One embedded server for the module; it checks every predicted layout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RGPU_CHECK_PREDICTION", "1")
+        cp.connect("local")
+        yield
+        cp.close()
+
+
+IMAGE = np.arange(30.0).reshape(5, 6) ** 1.5 % 7
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments"),
+    [
+        ("special.gamma", (IMAGE + 1,)),
+        ("special.xlogy", (IMAGE, 2.0)),
+        ("special.erf", (IMAGE.astype(np.float32),)),
+        ("special.logsumexp", (IMAGE,)),
+        ("ndimage.gaussian_filter", (IMAGE, 1.5)),
+        ("ndimage.sobel", (IMAGE,)),
+        ("ndimage.zoom", (IMAGE, 1.5)),
+        ("signal.fftconvolve", (IMAGE, IMAGE)),
+        ("signal.windows.hann", (9,)),
+        ("fft.rfft", (IMAGE.astype(np.float32),)),
+        ("fftpack.fft", (IMAGE,)),
+        ("linalg.expm", (IMAGE[:3, :3] / 9,)),
+        ("stats.zscore", (IMAGE,)),
+        ("spatial.distance.cdist", (IMAGE, IMAGE[:2])),
+    ],
+)
+def test_scipy_functions(path, arguments):
+    module, _, name = path.rpartition(".")
+    theirs = getattr(importlib.import_module(f"scipy.{module}"), name)
+    ours = cupyx.scipy
+    for part in path.split("."):
+        ours = getattr(ours, part)
+    device = [cp.array(x) if isinstance(x, np.ndarray) else x for x in arguments]
+    expected = theirs(*arguments)
+    for _ in range(2):  # as answered, then as learned
+        result = ours(*device).get()
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
+        assert result.dtype == expected.dtype
+
+
+def test_a_learned_signature_never_waits():
+    image = cp.array(IMAGE)
+    cupyx.scipy.ndimage.gaussian_filter(image, 1.0)
+    cupyx.scipy.special.gamma(image)
+    before = cp.stats()["round_trips"]
+    cupyx.scipy.ndimage.gaussian_filter(image, 2.0)
+    cupyx.scipy.special.gamma(image[0])
+    assert cp.stats()["round_trips"] == before
+
+
+def test_output_arguments():
+    image, out = cp.array(IMAGE), cp.zeros_like(cp.array(IMAGE))
+    assert cupyx.scipy.ndimage.sobel(image, 0, out) is out
+    assert cupyx.scipy.special.gamma(image, out=out) is out
+    np.testing.assert_allclose(out.get(), importlib.import_module("scipy.special").gamma(IMAGE))
+
+
+def test_callables_and_missing_names_are_refused_by_name():
+    with pytest.raises(NotImplementedError, match="generic_filter"):
+        cupyx.scipy.ndimage.generic_filter(cp.array(IMAGE), lambda x: x, 3)
+    with pytest.raises(AttributeError, match="no_such_function"):
+        cupyx.scipy.signal.no_such_function  # noqa: B018
+
+
+def test_scatter():
+    a = cp.zeros(4)
+    cupyx.scatter_add(a, cp.array([1, 1, 2]), 1.5)
+    cupyx.scatter_max(a, [0, 0], cp.array([3.0, 7.0]))
+    cupyx.scatter_min(a, (slice(3, 4),), -1.0)
+    assert a.get().tolist() == [7.0, 3.0, 1.5, -1.0]
+    np.testing.assert_allclose(cupyx.rsqrt(cp.array([4.0])).get(), [0.5])
+
+
+def test_small_things():
+    assert cupyx.zeros_like_pinned(cp.ones((2, 3), "f")).dtype == np.float32
+    with cupyx.errstate(linalg="raise"):
+        assert cupyx.geterr()["linalg"] == "raise"
+    assert cupyx.geterr()["linalg"] == "ignore"
+    assert "CuPy Version" in str(cupyx.get_runtime_info())
+    times = cupyx.profiler.benchmark(lambda: cp.ones(3) + 1, n_repeat=3, n_warmup=1)
+    assert times.cpu_times.shape == (3,) and times.gpu_times.shape == (1, 3)
+    assert cupyx.scipy.get_array_module(cp.ones(1)).__name__.endswith("cupyx.scipy")
+    inverse = cupyx.linalg.invh(cp.eye(3) * 4)
+    np.testing.assert_allclose(inverse.get(), np.eye(3) / 4)
+
+
+DENSE = np.array([[0, 1.0, 0, 2], [0, 0, 0, 0], [0, 0, 3, 0]])
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "dia"])
+def test_sparse_arithmetic(format):
+    sparse = cupyx.scipy.sparse
+    matrix = sparse.csr_matrix(cp.array(DENSE)).asformat(format)
+    assert matrix.format == format and sparse.issparse(matrix)
+    dense = {
+        "toarray": (matrix.toarray(), DENSE),
+        "product": ((matrix @ matrix.T).toarray(), DENSE @ DENSE.T),
+        "vector": (matrix @ cp.ones(4), DENSE @ np.ones(4)),
+        "left": (cp.ones(3) @ matrix, np.ones(3) @ DENSE),
+        "sum": ((matrix + matrix * 2 - matrix).toarray(), DENSE * 2),
+        "axis": (matrix.sum(axis=0), DENSE.sum(axis=0, keepdims=True)),
+        "diagonal": (matrix.diagonal(), DENSE.diagonal()),
+        "multiply": (matrix.multiply(matrix).toarray(), DENSE * DENSE),
+    }
+    for name, (ours, theirs) in dense.items():
+        np.testing.assert_allclose(ours.get(), theirs, err_msg=name)
+    assert (matrix.get().toarray() == DENSE).all()
+    copied = pickle.loads(pickle.dumps(matrix))  # noqa: S301 - our own
+    assert (copied.toarray().get() == DENSE).all()
+
+
+def test_sparse_construction_and_solvers():
+    sparse = cupyx.scipy.sparse
+    matrix = sparse.csr_matrix(
+        (cp.array([1.0, 2, 3]), (cp.array([0, 1, 2]), cp.array([0, 1, 2]))), shape=(3, 3)
+    )
+    np.testing.assert_allclose((sparse.eye(3) + matrix).diagonal().get(), [2, 3, 4])
+    assert sparse.hstack([matrix, matrix]).shape == (3, 6)
+    assert sparse.random(9, 9, 0.5, format="csr").nnz == 40
+    np.testing.assert_allclose(sparse.linalg.spsolve(matrix, cp.ones(3)).get(), [1, 1 / 2, 1 / 3])
+    matrix[0, 2] = 5.0
+    assert matrix[0].toarray().get().tolist() == [[1, 0, 5]]
+    matrix.data *= 0
+    matrix.eliminate_zeros()
+    assert matrix.nnz == 0
+    with pytest.raises(ValueError, match="Only bool"):
+        sparse.csr_matrix((cp.arange(3), cp.arange(3), cp.arange(4)))
+    with pytest.raises(NotImplementedError, match="splu"):
+        sparse.linalg.splu(matrix)
