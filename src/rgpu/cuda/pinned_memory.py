@@ -23,14 +23,13 @@ class PinnedMemory:
 
     def __init__(self, size: int, flags: int = 0) -> None:
         self.size = size
-        self.ptr = runtime.hostAlloc(size, flags) if size else 0
+        self.ptr = 0
+        if size:
+            self._buffer = runtime.host_buffer(size)
+            self.ptr = self._buffer.__array_interface__["data"][0]
 
     def __int__(self) -> int:
         return self.ptr
-
-    def __del__(self) -> None:
-        if self.__dict__.get("ptr"):
-            runtime.freeHost(self.ptr)
 
 
 class _Bytes:

@@ -8,6 +8,7 @@ function of CuPy's that is not here raises NotImplementedError with its name.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -194,7 +195,8 @@ def _deviceEnsurePeerAccess(peerDevice: int) -> None:
 # ---- memory ---------------------------------------------------------------------------------------
 
 _allocations: dict[int, tuple[Any, int]] = {}  # address -> (allocation, type), until freed
-_host_buffers: dict[int, np.ndarray] = {}
+_host_buffers: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
+_host_allocations: dict[int, np.ndarray] = {}  # of hostAlloc, until freed
 
 
 def _keep(memory: Any, kind: int) -> int:
@@ -232,15 +234,22 @@ def freeAsync(ptr: int, stream: int) -> None:
         free(ptr)
 
 
-def hostAlloc(size: int, flags: int = 0) -> int:
+def host_buffer(size: int) -> np.ndarray:
+    """What counts as pinned memory, as long as it lives; on the client it is ordinary memory."""
     buffer = np.empty(max(size, 1), np.uint8)
+    _host_buffers[buffer.__array_interface__["data"][0]] = buffer
+    return buffer
+
+
+def hostAlloc(size: int, flags: int = 0) -> int:
+    buffer = host_buffer(size)
     pointer = buffer.__array_interface__["data"][0]
-    _host_buffers[pointer] = buffer
+    _host_allocations[pointer] = buffer
     return pointer
 
 
 def freeHost(ptr: int) -> None:
-    if ptr and _host_buffers.pop(ptr, None) is None:
+    if ptr and _host_allocations.pop(ptr, None) is None:
         raise CUDARuntimeError(INVALID_VALUE)
 
 
