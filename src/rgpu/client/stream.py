@@ -181,6 +181,7 @@ class CommandStream:
             self._wait(reply)
         finally:
             self._sinks.pop(reply, None)
+        self._raise_lost()
 
     def submit_quietly(self, command: tuple) -> None:
         """Queue a command without RGPU_LAUNCH_BLOCKING's wait (it waits by itself)."""
@@ -191,6 +192,13 @@ class CommandStream:
         """Raise the oldest error of a command that nobody waited for."""
         if self._failed:
             raise self._failed.pop(0).exception()
+
+    def _raise_lost(self) -> None:
+        """Raise an error that poisoned nothing: what the command should have changed looks unharmed."""
+        lost = next((failure for failure in self._failed if not failure.reply.handles), None)
+        if lost is not None:
+            self._failed.remove(lost)
+            raise lost.exception()
 
     def _wait(self, reply: int) -> Any:
         self.counters.round_trips += 1
