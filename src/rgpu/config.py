@@ -25,6 +25,7 @@ from rgpu.errors import ConfigError
 
 DEFAULT_PORT = 47800
 LOCAL = "local"  # in a list of servers: the devices of this machine, served by an embedded daemon
+NATIVE_KERNELS = "RGPU_NATIVE_KERNELS"  # set by a daemon for its workers: may a client's kernels run on the cpu
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -212,6 +213,8 @@ class ServerConfig:
     grace: float = _setting(8.0, parse_seconds, "RGPU_GRACE")
     prestart: int | None = _setting(None, parse_count, "RGPU_PRESTART")  # None: one for each device
     sessions: int = _setting(32, parse_count, "RGPU_SESSIONS")  # most sessions on one device
+    # Clients' kernels run natively on cpu devices, as the server's user. Not set: on loopback only.
+    allow_native_kernels: bool | None = _setting(None, parse_flag, "RGPU_ALLOW_NATIVE_KERNELS")
     log_level: str = _setting("info", parse_level, "RGPU_LOG_LEVEL")
 
     section = "server"

@@ -6,7 +6,7 @@ from typing import Any
 
 from rgpu import cuda
 from rgpu.client.pool import close, connect, reset, stats
-from rgpu.functions import namespace
+from rgpu.functions import kernels, namespace
 from rgpu._ndarray import ndarray
 
 
@@ -19,5 +19,6 @@ def fill(names: dict[str, Any]) -> None:
         get_default_memory_pool=lambda: cuda.pools.default_pool,
         get_default_pinned_memory_pool=lambda: cuda.pinned_memory.default_pool,
     )
+    names.update((name, getattr(kernels, name)) for name in kernels.__all__)
     namespace.fill(names, "cupy")
     names["__all__"] = sorted(name for name in names if not name.startswith("_"))

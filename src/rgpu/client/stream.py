@@ -240,6 +240,7 @@ class CommandStream:
             self._wait(reply)
         finally:
             self._sinks.pop(reply, None)
+        self._raise_lost()
 
     def _queue(self, command: tuple) -> None:
         """Queue a command that waits by itself."""
@@ -254,6 +255,13 @@ class CommandStream:
                 return
             self._failed.remove(found)
         raise found.exception()
+
+    def _raise_lost(self) -> None:
+        """Raise an error that poisoned nothing: what the command should have changed looks unharmed."""
+        lost = next((failure for failure in self._failed if not failure.reply.handles), None)
+        if lost is not None:
+            self._failed.remove(lost)
+            raise lost.exception()
 
     def _wait(self, reply: int) -> Any:
         """The answer. An error of this answer is raised; then one that could poison no result."""

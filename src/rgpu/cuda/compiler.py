@@ -20,8 +20,13 @@ class CompileException(Exception):
     def __init__(
         self, msg: str, source: str = "", name: str = "", options: Any = (), backend: str = "nvrtc"
     ) -> None:
-        super().__init__(msg)
+        super().__init__()
+        if isinstance(options, str):  # as a worker tells them
+            options = tuple(options.split())
         self._msg, self.source, self.name, self.options, self.backend = msg, source, name, options, backend
+
+    def __str__(self) -> str:
+        return self.get_message()
 
     def __reduce__(self) -> Any:
         return rebuild, (type(self).__name__, (self._msg, self.source, self.name, self.options, self.backend))

@@ -22,6 +22,7 @@ class Backend(ABC):
     kind: str
     array: type
     scalar: type | tuple[type, ...] = np.generic
+    borrowed: tuple[type, ...] = ()  # arrays over memory that is not theirs and must stay so
     limit: int = 0
     table: Any = None  # the session's, set by the executor: its accounts are what memory figures tell
 

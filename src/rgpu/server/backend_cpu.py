@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.server import kernels_cpu
 from rgpu.server.backend import Backend
 from rgpu.server.cpu import OVERRIDES
 from rgpu.server.cpu_device import FUNCTIONS
@@ -23,6 +24,7 @@ class CpuBackend(Backend):
     kind = "cpu"
     array = np.ndarray
     scalar = np.generic
+    borrowed = (kernels_cpu.Variable,)
 
     def __init__(self, device: int = 0, memory_limit: int = 0) -> None:
         self.device, self.limit = device, memory_limit

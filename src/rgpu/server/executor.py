@@ -134,7 +134,7 @@ class Executor:
         """Enter a fresh result under its handle; arrays own their memory in C order afterwards."""
         backend = self.backend
         if isinstance(result, backend.array):
-            if not result.flags.c_contiguous or not result.flags.owndata:
+            if not isinstance(result, backend.borrowed) and not (result.flags.c_contiguous and result.flags.owndata):
                 result = backend.own(result)
             self.table.put(handle, result, result.nbytes)
         elif isinstance(result, backend.scalar):

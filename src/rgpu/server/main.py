@@ -43,6 +43,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--grace", metavar="S", help="seconds a client may be gone before its session ends (default: 8)")
     add("--prestart", metavar="N", help="workers kept ready for new clients (default: one for each device)")
     add("--sessions", metavar="N", help="most sessions on one device (default: 32)")
+    add(
+        "--allow-native-kernels",
+        action="store_true",
+        default=None,
+        help="let clients' custom kernels run as native code on cpu devices (default: on loopback only)",
+    )
     add("--log-level", metavar="LEVEL", help=f"one of {', '.join(config.LOG_LEVELS)} (default: info)")
     add("--config", metavar="FILE", help="read this file instead of the usual ones")
     add("--show-config", action="store_true", help="print the settings and where they come from, and exit")
@@ -59,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
             print(config.describe(settings, origins))
             return 0
         _check_bind(settings.bind)
+        os.environ[config.NATIVE_KERNELS] = str(int(_native_kernels(settings)))  # for the workers
         quiet = options.parent and origins["log_level"] == "default"  # the output is the program's
         logging.basicConfig(
             format="%(asctime)s %(name)s %(levelname)s %(message)s",
@@ -84,6 +91,14 @@ def _settings(options: argparse.Namespace) -> tuple[ServerConfig, dict[str, str]
             raise ConfigError(f"--config: there is no file {options.config}")
     arguments = {field.name: getattr(options, field.name) for field in dataclasses.fields(ServerConfig)}
     return config.load(ServerConfig, arguments, files=files)
+
+
+def _native_kernels(settings: ServerConfig) -> bool:
+    """Whether clients may run code of their own here: as the operator says, else where only this host is served."""
+    if settings.allow_native_kernels is not None:
+        return settings.allow_native_kernels
+    infos = socket.getaddrinfo(settings.bind, None, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
 
 
 def _check_bind(bind: str) -> None:

@@ -12,8 +12,10 @@ import numpy as np
 
 from rgpu.server.cpu_functions import override
 from rgpu.server.kernels_cpu.loops import Elementwise
-from rgpu.server.kernels_cpu.raw import Module, Pointer
+from rgpu.server.kernels_cpu.raw import Module, Pointer, Variable
 from rgpu.server.kernels_cpu.reduction import Reduction
+
+__all__ = ["Variable"]
 
 override("kernel.elementwise")(Elementwise)
 override("kernel.reduction")(Reduction)

@@ -123,13 +123,15 @@ def typedefs(operands: list[Operand], extra: tuple[tuple[str, str], ...] = ()) -
 class Elementwise:
     """CuPy's ElementwiseKernel on this device."""
 
-    def __init__(self, in_params: str, out_params: str, operation: str, name: str, **rest: Any) -> None:
+    def __init__(
+        self, in_params: str, out_params: str, operation: str, name: str, reduce_dims: bool, preamble: str,
+        loop_prep: str, after_loop: str, options: tuple,
+    ) -> None:  # fmt: skip
         build.check_allowed()
         self.parameters = (*parse(in_params, True), *parse(out_params, False))
         self.operation, self.name = operation, name
-        self.preamble, self.options = rest.get("preamble", ""), compiler_options(rest.get("options", ()))
-        self.loop_prep, self.after_loop = rest.get("loop_prep", ""), rest.get("after_loop", "")
-        self.reduce_dims = rest.get("reduce_dims", True)
+        self.reduce_dims, self.preamble, self.options = reduce_dims, preamble, compiler_options(options)
+        self.loop_prep, self.after_loop = loop_prep, after_loop
         self._compiled: dict[Any, Any] = {}
 
     def launch(self, inputs: list, outputs: list, size: int) -> None:

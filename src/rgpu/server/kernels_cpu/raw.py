@@ -96,10 +96,14 @@ def _c_blocks(code: str) -> list[tuple[int, int]]:
     return blocks
 
 
+class Variable(np.ndarray):
+    """The memory of a module's variable."""
+
+
 class Module:
     """One compiled source. Compiles at the first launch or question, not before."""
 
-    def __init__(self, code: str, options: Any, names: tuple) -> None:
+    def __init__(self, code: str, options: Any, names: tuple, *_: Any) -> None:
         build.check_allowed()
         self.code, self.options, self.names = code, tuple(options or ()), tuple(names or ())
         self._library: ctypes.CDLL | None = None
@@ -144,7 +148,7 @@ class Module:
             found = _Symbol.in_dll(self._library, f"rgpu_symbol_{name}")
         except ValueError:
             raise CUDADriverError(500, f"the module has no variable {name!r}") from None
-        return np.frombuffer((ctypes.c_uint8 * found.bytes).from_address(found.address), np.uint8)
+        return np.frombuffer((ctypes.c_uint8 * found.bytes).from_address(found.address), np.uint8).view(Variable)
 
     def _entry(self, name: str) -> tuple[Any, list[int]]:
         self.load()
