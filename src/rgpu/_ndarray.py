@@ -347,7 +347,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         return views.copy(self, order, dtype, ndarray)
 
     def fill(self, value: Any) -> None:
-        value = indexing.cupy_like(value)
+        value = creation.cupy_like(value)
         if isinstance(value, Remote):
             if value._meta.ndim:
                 raise ValueError("fill() with an array that is not 0-dimensional")
@@ -406,6 +406,23 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         return dispatch.call("max", self, **_options(axis=axis, out=out, keepdims=keepdims))
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        """CUDA's description of the array, version 3. The address is one of the pool's: it means something to this
+        package only, and no driver accepts it."""
+        from rgpu import cuda
+
+        meta = self._meta
+        return {
+            "shape": meta.shape,
+            "typestr": meta.dtype.str,
+            "descr": meta.dtype.descr,
+            "version": 3,
+            "strides": None if meta.c else meta.strides,
+            "data": (self.data.ptr if meta.size else 0, False),
+            "stream": cuda.get_current_stream().ptr or 1,
+        }
 
     # ---- protocols ------------------------------------------------------------------------------
 
@@ -605,4 +622,5 @@ _KNOWN = {ndarray, float, int, bool, complex}
 _install()
 dispatch.ndarray = ndarray
 dispatch.plain.add(ndarray)
+dispatch.like = creation.cupy_like
 dispatch.to_device = to_device

@@ -62,10 +62,7 @@ def array(
     if subok:
         raise NotImplementedError("subok=True is not supported")
     order = checked_order(order, "K")
-    if not isinstance(obj, Remote):
-        exported = getattr(obj, "__cupy_get_ndarray__", None)
-        if exported is not None:
-            obj = exported()
+    obj = cupy_like(obj)
     if isinstance(obj, Remote):
         result = _from_array(obj, dtype, copy, order)
     else:
@@ -73,8 +70,6 @@ def array(
         shape = _nested_shape(obj, leaves)
         if shape is not None:
             result = _from_nested(leaves, shape, dtype, order)
-        elif getattr(obj, "__cuda_array_interface__", None) is not None:
-            raise TypeError("a local CUDA array must be copied to the host first: pass numpy.asarray(obj)")
         else:
             result = _from_host(obj, dtype, order)
     if ndmin > result._meta.ndim:
@@ -82,6 +77,38 @@ def array(
             result = result.view()
         result.shape = (1,) * (ndmin - result._meta.ndim) + result._meta.shape
     return result
+
+
+def cupy_like(x: Any) -> Any:
+    """A device array for an object that stands for one, anything else as it is."""
+    if isinstance(x, Remote | bool | int | float | complex | np.generic | np.ndarray | list | tuple | str):
+        return x
+    exported = getattr(x, "__cupy_get_ndarray__", None)
+    if exported is not None:
+        return exported()
+    described = getattr(x, "__cuda_array_interface__", None)
+    return x if described is None else _from_description(described)
+
+
+def _from_description(described: dict) -> Any:
+    """The array behind CUDA's array interface: a view where the address is the pool's."""
+    from rgpu.cuda import addresses
+
+    if described.get("mask") is not None:
+        raise ValueError("CUDA array interface with a mask is not supported")
+    shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
+    if described.get("descr") and dtype.kind == "V":
+        dtype = np.dtype(described["descr"])
+    strides = described.get("strides")
+    strides = layouts.c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
+    meta = layouts.intern(shape, dtype, strides)
+    address = described["data"][0]
+    if not meta.size:
+        return views.empty(meta, pool.current_stream())
+    if not addresses.is_device(address):
+        raise TypeError("a local CUDA array must be copied to the host first: pass numpy.asarray(obj)")
+    root, offset = addresses.find(address)
+    return views.make(root, meta, offset, dispatch.ndarray)
 
 
 def checked_order(order: Any, default: str, allowed: str = "CFAK") -> str:
@@ -119,9 +146,8 @@ def _nested_shape(obj: Any, leaves: list) -> tuple | None:
         leaves.append(obj)
         return obj._meta.shape
     if not isinstance(obj, list | tuple) or not obj:
-        if hasattr(obj, "__cupy_get_ndarray__"):
-            return _nested_shape(obj.__cupy_get_ndarray__(), leaves)
-        return None
+        found = cupy_like(obj)
+        return _nested_shape(found, leaves) if isinstance(found, Remote) else None
     first = _nested_shape(obj[0], leaves)
     if first is None:
         return None

@@ -27,6 +27,7 @@ _SCALARS = (bool, int, float, complex, np.generic)
 ndarray: Any = Remote
 plain: set = {float, int, bool, complex}  # operands that leave a result's class alone
 to_device: Any = None
+like: Any = None  # a device array for an object that stands for one
 
 
 def new(meta: Meta, stream: Any, handle: int, cls: Any = None) -> Any:
@@ -92,12 +93,16 @@ def binary(function: Function, a: Any, b: Any) -> Any:
         if a._stream is not stream:
             a = here(a)
         left, wire_a = a._meta, a._handle
+    elif type(a) not in plain and like(a) is not a:
+        return binary(function, like(a), b)
     else:
         left, wire_a = a, operand(a)
     if isinstance(b, Remote):
         if b._stream is not stream:
             b = here(b)
         right, wire_b = b._meta, b._handle
+    elif type(b) not in plain and like(b) is not b:
+        return binary(function, a, like(b))
     else:
         right, wire_b = b, operand(b)
     meta = predict.elementwise(function.name, (left, right))

@@ -13,7 +13,7 @@ import numpy as np
 
 from rgpu.client.meta import Meta
 from rgpu.client.remote import Remote
-from rgpu.functions import dispatch
+from rgpu.functions import creation, dispatch
 
 #: NumPy's own objects under CuPy's names (those this NumPy does not have are left out)
 _SAME = """dtype iinfo finfo promote_types issubdtype isdtype mintypecode typename broadcast_shapes ndindex
@@ -111,9 +111,7 @@ def get_array_module(*args: Any) -> Any:
 
 def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> np.ndarray:
     """The array's content in host memory (waits)."""
-    exported = getattr(a, "__cupy_get_ndarray__", None)
-    if exported is not None and not isinstance(a, Remote):
-        a = exported()
+    a = creation.cupy_like(a)
     if isinstance(a, Remote):
         return dispatch.ndarray.get(a, stream=stream, order=order, out=out, blocking=blocking)
     result = np.asarray(a, order=order)

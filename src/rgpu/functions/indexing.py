@@ -52,7 +52,7 @@ def setitem(array: Remote, index: Any, value: Any) -> None:
     """``array[index] = value``: through a view for basic indices, scattered otherwise."""
     fields = type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index)
     parts, basic = ([index], True) if fields else _parse(array, index)
-    value = cupy_like(value)
+    value = creation.cupy_like(value)
     if basic:
         return assign(_basic(array, index if fields else tuple(parts)), value)
     if not isinstance(value, Remote):
@@ -74,14 +74,6 @@ def assign(target: Any, value: Any) -> None:
         dispatch.run_internal("ndarray.setitem", target, Ellipsis, value)
     else:
         dispatch.run_internal("ndarray.fill", target, scalar(value, target._meta.dtype))
-
-
-def cupy_like(value: Any) -> Any:
-    """A device array for objects that stand for one, anything else as it is."""
-    if isinstance(value, Remote):
-        return value
-    exported = getattr(value, "__cupy_get_ndarray__", None)
-    return value if exported is None else exported()
 
 
 def scalar(value: Any, dtype: np.dtype) -> Any:
@@ -149,7 +141,7 @@ def _parse(array: Remote, index: Any) -> tuple[list, bool]:
     parts: list = []
     basic = True
     for item in index if isinstance(index, tuple) else (index,):
-        item = cupy_like(item)
+        item = creation.cupy_like(item)
         if item is None or item is Ellipsis or isinstance(item, str):
             parts.append(item)
         elif isinstance(item, slice):

@@ -44,7 +44,7 @@ class ufunc:  # noqa: N801 - CuPy's name
                 if isinstance(a, Remote) or isinstance(b, Remote):
                     override = _override(self, args)
                     if override is None:
-                        return dispatch.binary(self._function, _exported(a), _exported(b))
+                        return dispatch.binary(self._function, creation.cupy_like(a), creation.cupy_like(b))
                     return override[0]
             elif self.nout == 1 and isinstance(args[0], Remote):
                 return dispatch.unary(self._function, args[0])
@@ -60,7 +60,7 @@ class ufunc:  # noqa: N801 - CuPy's name
         outs = out if isinstance(out, tuple) else (out,) * (out is not None)
         if len(outs) > self.nout:
             raise ValueError(f"The 'out' tuple must have exactly {self.nout} entries")
-        args = tuple(_exported(x) for x in args)
+        args = tuple([creation.cupy_like(x) for x in args])
         for x in (*args, *([] if where is True else [where])):
             if not isinstance(x, Remote) and not isinstance(x, bool | int | float | complex | np.generic):
                 raise TypeError(f"Unsupported type {type(x)}")
@@ -125,12 +125,6 @@ class ufunc:  # noqa: N801 - CuPy's name
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:
         dispatch.run_internal("ufunc.at", a, self.__name__, indices, b)
-
-
-def _exported(x: Any) -> Any:
-    """The array that an object of CuPy's own protocol (``poly1d``) stands for."""
-    export = None if isinstance(x, Remote) else getattr(x, "__cupy_get_ndarray__", None)
-    return x if export is None else export()
 
 
 def _override(self: ufunc, args: tuple) -> Any:

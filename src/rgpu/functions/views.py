@@ -30,7 +30,7 @@ def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     view = dispatch.new(meta, stream, handle, cls or type(array))
     view._root, view._offset = root, offset
     if type(view) is not dispatch.ndarray:
-        view.__array_finalize__(array)
+        view.__array_finalize__(array)  # a subclass may keep something of the array's
     return view
 
 

@@ -54,6 +54,10 @@ class Backend(ABC):
     def own(self, result: Any) -> Any:
         """An array that owns its memory in C order, with result's content."""
 
+    def separate(self, result: Any, others: list) -> bool:
+        """Whether a result owns its memory and is none of the others: then it needs no copy."""
+        return result.flags.owndata and all(x is not result for x in others)
+
     @abstractmethod
     def synchronize(self) -> None:
         """Return when everything issued has run; raises asynchronous device errors."""

@@ -65,6 +65,19 @@ class CpuBackend(Backend):
             raise ValueError("write beyond the end of the array")
         memory[offset : offset + source.size] = source
 
+    def separate(self, result: Any, others: list) -> bool:
+        """A view of memory that nobody else has needs no copy either, unless it keeps much more alive."""
+        if result.flags.owndata:
+            return all(x is not result for x in others)
+        base = result.base
+        return (
+            isinstance(base, np.ndarray)
+            and base.nbytes <= result.nbytes + 4096
+            and base.flags.owndata
+            and base.flags.writeable
+            and not any(np.may_share_memory(result, x) for x in others)
+        )
+
     def own(self, result: Any) -> Any:
         return np.array(result, order="C", subok=False)
 

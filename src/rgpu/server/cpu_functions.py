@@ -103,6 +103,22 @@ def _argsort(array: np.ndarray, axis: Any = -1, kind: Any = None) -> Any:
     return np.argsort(array, axis=axis, kind="stable")
 
 
+def _comparison(compare: np.ufunc, of_records: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Structured values have no ufunc; NumPy's operators compare them field by field."""
+
+    def function(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+        records = getattr(a, "dtype", None), getattr(b, "dtype", None)
+        if any(dtype is not None and dtype.kind == "V" and dtype.type is np.void for dtype in records):
+            return np.asarray(of_records(a, b))
+        return compare(a, b, *args, **kwargs)
+
+    return function
+
+
+OVERRIDES["equal"] = _comparison(np.equal, operator.eq)
+OVERRIDES["not_equal"] = _comparison(np.not_equal, operator.ne)
+
+
 # ---- ufunc methods ----------------------------------------------------------------------------
 
 

@@ -43,7 +43,8 @@ class Executor:
         self._answered = 0  # arrays bound for the answer in the making
         self._lent = False  # an array's memory may still be on its way to the client
         self.functions = [backend.resolve(function.name) for function in TABLE]
-        self.decode = values.Decoder(self.table.get)
+        self.decode = values.Decoder(self.argument)
+        self.arguments: list = []  # what the call that runs was given, and what it has made
         self._payload: list = []
         handlers = {}
         for tag, command in ops.Command.registry.items():
@@ -131,11 +132,15 @@ class Executor:
     # ---- results ------------------------------------------------------------------------------
 
     def bind(self, handle: int, result: Any) -> Any:
-        """Enter a fresh result under its handle; arrays own their memory in C order afterwards."""
+        """Enter a fresh result under its handle. Arrays are in C order afterwards and share their
+        memory with no argument and no other result."""
         backend = self.backend
         if isinstance(result, backend.array):
-            if not isinstance(result, backend.borrowed) and not (result.flags.c_contiguous and result.flags.owndata):
+            if not isinstance(result, backend.borrowed) and not (
+                result.flags.c_contiguous and backend.separate(result, self.arguments)
+            ):
                 result = backend.own(result)
+            self.arguments.append(result)
             self.table.put(handle, result, result.nbytes)
         elif isinstance(result, backend.scalar):
             result = backend.own(result)
@@ -188,9 +193,11 @@ class Executor:
         self.table.put_view(out, view, root)
 
     def do_unary(self, fn: int, out: int, a: int) -> None:
+        self.arguments.clear()
         self.bind(out, self.function(fn)(self.table.get(a)))
 
     def do_binary(self, fn: int, out: int, a: Any, b: Any) -> None:
+        self.arguments.clear()
         self.bind(out, self.function(fn)(self.operand(a), self.operand(b)))
 
     def do_inplace(self, fn: int, a: int, b: Any) -> None:
@@ -209,9 +216,11 @@ class Executor:
             raise PredictionError(f"{TABLE[fn].name} returned {len(results)} arrays, not {len(outs)}")
         for handle, item in zip(outs, results):
             self.bind(handle, item)
+        self.arguments.clear()
 
     def do_ask(self, reply_to: int, fn: int, base: int, args: list, kwargs: dict) -> None:
         value = self.describe(self.invoke(fn, args, kwargs), base)
+        self.arguments.clear()
         self.post([codec.pack(ops.Done.encode(reply_to, value))])
 
     def do_put(self, out: int, dtype: Any, shape: list, data: bytes) -> None:
@@ -271,12 +280,19 @@ class Executor:
             raise ProtocolError(f"a {type(x).__name__} stands where an array must")
         return x
 
+    def argument(self, handle: int) -> Any:
+        entry = self.table.get(handle)
+        if isinstance(entry, self.backend.array):
+            self.arguments.append(entry)
+        return entry
+
     def operand(self, x: Any) -> Any:
         return self.table.get(x) if type(x) is int else self.decode(x)
 
     def invoke(self, fn: int, args: list, kwargs: dict) -> Any:
         decode = self.decode
         call = self.function(fn)
+        self.arguments.clear()
         self.settle()
         return call(*[decode(x) for x in args], **{name: decode(x) for name, x in kwargs.items()})
 

@@ -75,7 +75,7 @@ def missing(module: str, name: str) -> Any:
         return VALUES[full]
     if full in OURS:
         return _ours(OURS[full])
-    if full not in _importing and any(key.startswith(f"{full}.") for key in VALUES):
+    if full not in _importing and any(key.startswith(f"{full}.") for key in (*VALUES, *OURS)):
         _importing.add(full)  # the alias finder asks the parent for the name again
         try:
             return importlib.import_module(full)
@@ -95,8 +95,8 @@ def _ours(path: str) -> Any:
 
 #: internals that are rgpu's own things under another name
 OURS = {
-    "cupy._core.ndarray": "rgpu.ndarray.ndarray",
-    "cupy._core.core.ndarray": "rgpu.ndarray.ndarray",
+    "cupy._core.ndarray": "rgpu._ndarray.ndarray",
+    "cupy._core.core.ndarray": "rgpu._ndarray.ndarray",
     "cupy._core.array": "rgpu.functions.creation.array",
     "cupy._core.flags.Flags": "rgpu.functions.flags.Flags",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
@@ -150,7 +150,7 @@ class Finder:
         if spec is None:
             if collecting:
                 given.add(name)
-            elif not any(key.startswith(f"{name}.") for key in VALUES):
+            elif not any(key.startswith(f"{name}.") for key in (*VALUES, *OURS)):
                 return None
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         spec.loader = _Watching(spec.loader, name)

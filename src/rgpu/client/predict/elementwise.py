@@ -6,6 +6,7 @@ errors surface from here, on the line that made them. Never touches data.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from typing import Any
 
@@ -21,6 +22,9 @@ _OLD_NAMES = {
     "atanh": "arctanh", "atan2": "arctan2", "pow": "power", "bitwise_invert": "invert",
     "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "concat": "concatenate",
 }  # fmt: skip
+
+
+_OF_RECORDS = {"equal": operator.eq, "not_equal": operator.ne}
 
 
 def numpy_function(name: str) -> Any:
@@ -55,7 +59,10 @@ def _elementwise_rule(name: str, operands: tuple, options: dict) -> Any:
     dummies = [np.empty((0,), x.dtype) if type(x) is Meta else x for x in operands]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = ufunc(*dummies, **options)
+        if name in _OF_RECORDS and any(x.dtype.kind == "V" for x in operands if hasattr(x, "dtype")):
+            result = _OF_RECORDS[name](*dummies)  # no ufunc compares structured values
+        else:
+            result = ufunc(*dummies, **options)
     shape = np.broadcast_shapes(*[x.shape for x in operands if type(x) is Meta])
     if isinstance(result, tuple):
         return tuple(fresh(shape, item.dtype) for item in result)
