@@ -6,6 +6,7 @@ behaviour: integer indices wrap, random streams are objects, results are arrays.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
