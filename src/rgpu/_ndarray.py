@@ -351,7 +351,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         if isinstance(value, Remote):
             if value._meta.ndim:
                 raise ValueError("fill() with an array that is not 0-dimensional")
-            self[...] = value
+            self[...] = value.astype(self._meta.dtype, copy=False)
         else:
             indexing.assign(self, value)
 

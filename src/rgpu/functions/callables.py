@@ -81,6 +81,21 @@ def _split(values: Any) -> list:
     return [values[i] for i in range(len(values))] if np.ndim(values) or isinstance(values, Remote) else [values]
 
 
+def diag_indices(n: int, ndim: int = 2) -> tuple:
+    """Indices of the main diagonal: one array, ``ndim`` times."""
+    return (creation.arange(n),) * ndim
+
+
+def diag_indices_from(arr: Any) -> tuple:
+    if not isinstance(arr, Remote):
+        raise TypeError("Argument must be cupy.ndarray")
+    if arr._meta.ndim < 2:
+        raise ValueError("input array must be at least 2-d")
+    if len(set(arr._meta.shape)) > 1:
+        raise ValueError("All dimensions of input must be of equal length")
+    return diag_indices(arr._meta.shape[0], arr._meta.ndim)
+
+
 def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
     """``asarray`` that refuses infinities and NaNs (waits)."""
     result = creation.asarray(a, dtype, order)
@@ -96,5 +111,6 @@ def asfarray(a: Any, dtype: Any = np.float64) -> Any:
 
 NAMES: dict[str, Any] = {
     function.__name__: function
-    for function in (apply_along_axis, apply_over_axes, fromfunction, piecewise, asarray_chkfinite, asfarray)
+    for function in (apply_along_axis, apply_over_axes, fromfunction, piecewise, asarray_chkfinite, asfarray, diag_indices,
+                     diag_indices_from)  # fmt: skip
 }

@@ -25,9 +25,9 @@ _INLINE = 4096  # bytes; larger arrays travel in frames of their own
 
 def upload(host: np.ndarray, stream: Any, cls: Any = None, fortran: bool = False) -> Any:
     """A device array with a host array's content, in C order or Fortran's."""
+    if not host.dtype.isnative:
+        host = host.astype(host.dtype.newbyteorder("="))
     dtype = checked_dtype(host.dtype)
-    if host.dtype != dtype:
-        host = host.astype(dtype)
     meta = layouts.ordered(layouts.fresh(host.shape, dtype), "F" if fortran else "C")
     host = np.asarray(host, order="F" if fortran else "C")
     if meta.c and meta.nbytes <= _INLINE:
@@ -95,10 +95,11 @@ def _from_description(described: dict) -> Any:
     from rgpu.cuda import addresses
 
     if described.get("mask") is not None:
-        raise ValueError("CUDA array interface with a mask is not supported")
+        raise ValueError("CuPy does not support masked arrays (the interface has a mask)")
     shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
     if described.get("descr") and dtype.kind == "V":
         dtype = np.dtype(described["descr"])
+    dtype = checked_dtype(dtype)
     strides = described.get("strides")
     strides = layouts.c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     meta = layouts.intern(shape, dtype, strides)
@@ -202,11 +203,15 @@ def _extent(n: Any) -> int:
 
 
 def checked_dtype(dtype: Any) -> np.dtype:
-    """The dtype in native byte order; ValueError for what no device has."""
+    """A dtype that devices have; ValueError for any other."""
     dtype = np.dtype(dtype)
-    if dtype.hasobject or dtype.kind in "OMmUS" or dtype.char in "gG":
+    if dtype.hasobject or dtype.kind in "OMmUS" or dtype.char in "gG" or dtype.subdtype is not None:
         raise ValueError(f"Unsupported dtype {dtype}")
-    return dtype if dtype.isnative else dtype.newbyteorder("=")
+    if not dtype.isnative:
+        raise ValueError(f"Unsupported dtype {dtype} with non-native byte-order")
+    if not dtype.itemsize and dtype.names is None:
+        raise ValueError(f"Unsupported dtype {dtype} without size")
+    return dtype
 
 
 def empty(shape: Any, dtype: Any = float, order: str = "C") -> Any:
@@ -291,6 +296,8 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> An
     if dtype is None:
         dtype = np.result_type(*[np.array(x).dtype for x in (start, stop, step)])
     dtype = checked_dtype(dtype)
+    if dtype.kind == "b" and (stop - start) / step > 2:
+        raise TypeError("no fill-function for data-type bool and a length of more than 2")
     length = max(0, math.ceil((stop - start) / step)) if step else 0
     if not step:
         raise ZeroDivisionError("arange's step must not be zero")

@@ -20,7 +20,7 @@ class _Grid:
         if isinstance(key, slice):
             bounds = (key.start, key.stop)
             if any(isinstance(x, Remote) and x._meta.ndim for x in bounds):
-                return creation.linspace(*bounds, int(abs(key.step))) if isinstance(key.step, complex) else _refuse()
+                return _between(key)
             return creation.array(np.ogrid[_host(key)])
         axes = [creation.array(x) for x in np.ogrid[tuple(_host(part) for part in key)]]
         if self.sparse:
@@ -36,8 +36,13 @@ def _host(part: slice) -> slice:
     return slice(*[x.item() if isinstance(x, Remote) else x for x in (part.start, part.stop, part.step)])
 
 
-def _refuse() -> Any:
-    raise ValueError("bounds that are arrays need an imaginary step: the number of points")
+def _between(key: slice) -> Any:
+    """Points between bounds that are device arrays, along the last axis."""
+    if not isinstance(key.step, complex):
+        raise ValueError("bounds that are arrays need an imaginary step: the number of points")
+    points = int(abs(key.step))
+    step = (key.stop - key.start) / float(points - 1) if points > 1 else key.stop - key.start
+    return creation.arange(0, points, 1, float) * step + key.start
 
 
 class AxisConcatenator:
@@ -65,7 +70,7 @@ class AxisConcatenator:
 
     def _placed(self, item: Any) -> Any:
         """At least ``ndmin`` axes; where the old ones stand among them is NumPy's rule for ``trans1d``."""
-        item = creation.array(item, copy=False)
+        item = creation.array(item, copy=None)
         ndim, ndmin = item._meta.ndim, self.ndmin
         if ndim >= ndmin:
             return item

@@ -26,7 +26,7 @@ def getitem(array: Remote, index: Any) -> Any:
     """``array[index]``; IndexError as NumPy's."""
     if type(index) in _BASIC or (type(index) is tuple and all(type(i) in _BASIC for i in index)):
         return _basic(array, index)
-    if type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index):
+    if _names_fields(array, index):
         return _basic(array, index)
     parts, basic = _parse(array, index)
     if basic:
@@ -43,14 +43,35 @@ def _basic(array: Remote, index: Any) -> Any:
     if type(index) is tuple:
         if not any(i is Ellipsis for i in index):
             index = (*index, Ellipsis)
-    elif type(index) is not str and type(index) is not list and index is not Ellipsis:
+    elif type(index) is str or type(index) is list:
+        _check_fields(array._meta, [index] if type(index) is str else index)
+    elif index is not Ellipsis:
         index = (index, Ellipsis)
     return views.make(array, *layouts.view_of_shadow(array._meta.shadow[index]))  # type: ignore[misc]
 
 
+def _names_fields(array: Remote, index: Any) -> bool:
+    """Whether the index is a field's name or a list of such names."""
+    if type(index) is str:
+        return True
+    return type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index)
+
+
+def _check_fields(meta: Any, names: list) -> None:
+    """CuPy's limits on fields, which are a GPU's: no subarrays, and every element aligned."""
+    for name in names:
+        field = (meta.dtype.fields or {}).get(name)
+        if field is None:
+            continue  # NumPy says what is wrong
+        if field[0].subdtype is not None:
+            raise ValueError("CuPy does not yet support accessing nested subarrays")
+        if meta.size and any(n % field[0].alignment for n in (field[1], *meta.strides)):
+            raise ValueError(f"field {name!r} makes a result array with elements not sufficiently aligned for GPU")
+
+
 def setitem(array: Remote, index: Any, value: Any) -> None:
     """``array[index] = value``: through a view for basic indices, scattered otherwise."""
-    fields = type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index)
+    fields = _names_fields(array, index)
     parts, basic = ([index], True) if fields else _parse(array, index)
     value = creation.cupy_like(value)
     if basic:
@@ -83,7 +104,7 @@ def scalar(value: Any, dtype: np.dtype) -> Any:
     if not isinstance(value, bool | int | float | complex | np.generic | np.ndarray) and dtype.kind != "V":
         raise TypeError(f"Unsupported type {type(value)}")
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", RuntimeWarning)
         if dtype.kind == "V" and dtype.names is not None and not isinstance(value, np.ndarray | np.generic):
             return np.array(value, dtype=dtype)
         found = np.asarray(value)
@@ -168,7 +189,7 @@ def _parse(array: Remote, index: Any) -> tuple[list, bool]:
 
 
 def _has_arrays(item: list) -> bool:
-    return any(isinstance(x, Remote) or isinstance(x, list) and _has_arrays(x) for x in item)
+    return any(isinstance(creation.cupy_like(x), Remote) or isinstance(x, list) and _has_arrays(x) for x in item)
 
 
 def _host_index(item: list) -> np.ndarray:
@@ -220,7 +241,7 @@ def _placed(part: Any) -> Any:
 
 
 def _check_mask(mask: tuple, shape: tuple, axis: int) -> None:
-    for number, extent in enumerate(mask):
+    for number, extent in enumerate(mask if 0 not in mask else ()):  # NumPy lets any empty mask pass
         if shape[axis + number] != extent:
             raise IndexError(
                 f"boolean index did not match indexed array along axis {axis + number}; size of axis is "

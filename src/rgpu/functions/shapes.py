@@ -100,14 +100,14 @@ def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
     """Whether two arrays have a byte in common; never waits."""
     if not isinstance(a, Remote) or not isinstance(b, Remote):
         return False
-    if (a._root or a) is not (b._root or b) or not a._meta.size or not b._meta.size:
+    if views.root_of(a) is not views.root_of(b) or not a._meta.size or not b._meta.size:
         return False
     return np.shares_memory(_placed(a), _placed(b), max_work)
 
 
 def may_share_memory(a: Any, b: Any, max_work: Any = None) -> bool:
     """As ``shares_memory``, from the arrays' bounds only."""
-    if not isinstance(a, Remote) or not isinstance(b, Remote) or (a._root or a) is not (b._root or b):
+    if not isinstance(a, Remote) or not isinstance(b, Remote) or views.root_of(a) is not views.root_of(b):
         return False
     return np.may_share_memory(_placed(a), _placed(b))
 
@@ -146,7 +146,7 @@ def require(a: Any, dtype: Any = None, requirements: Any = None) -> Any:
     if {"C", "F"} <= wanted:
         raise ValueError("Cannot specify both C and Fortran contiguous.")
     order = "C" if "C" in wanted else "F" if "F" in wanted else "A"
-    result = creation.array(a, dtype, copy=False, order=order, subok=False)
+    result = creation.array(a, dtype, copy=None, order=order)
     return result.copy(order) if "O" in wanted and result._root is not None else result
 
 

@@ -34,9 +34,14 @@ def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     return view
 
 
+def root_of(array: Any) -> Any:
+    """The array that owns the memory. (``or`` would ask the array for its truth.)"""
+    return array if array._root is None else array._root
+
+
 def same_memory(a: Any, b: Any) -> bool:
     """Whether two arrays have one root."""
-    return (a._root or a) is (b._root or b)
+    return root_of(a) is root_of(b)
 
 
 def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any) -> Any:
