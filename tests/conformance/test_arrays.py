@@ -1,0 +1,256 @@
+"""Arrays as programs use them: one body for NumPy and for the CuPy face, results equal.
+
+What CuPy does differently from NumPy on purpose (wrapping indices, refused conversions) stands at
+the end, with CuPy's answers written out.
+"""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def host(x):
+    if isinstance(x, tuple | list):
+        return [host(item) for item in x]
+    return x.get() if hasattr(x, "get") else np.asarray(x)
+
+
+def same(ours, theirs):
+    ours, theirs = host(ours), host(theirs)
+    if isinstance(ours, list):
+        assert len(ours) == len(theirs)
+        for a, b in zip(ours, theirs):
+            same(a, b)
+        return
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def square(xp):
+    return xp.arange(24.0).reshape(4, 6)
+
+
+BODIES = {
+    "basic index": lambda xp: [square(xp)[1], square(xp)[1, 2], square(xp)[::-1, 1:5:2], square(xp)[..., None, 0]],
+    "integer arrays": lambda xp: [square(xp)[[1, 3]], square(xp)[:, [0, -1]], square(xp)[[0, 1], [2, 3]]],
+    "separated integer arrays": lambda xp: xp.arange(120).reshape(2, 3, 4, 5)[[0, 1], :, [1, 2]],
+    "masks": lambda xp: [square(xp)[square(xp) > 7], square(xp)[np.array([True, False, True, False])]],
+    "reshape": lambda xp: [square(xp).T.reshape(3, 8), square(xp).reshape(-1, 2), square(xp).ravel("F")],
+    "transposition": lambda xp: [xp.moveaxis(xp.zeros((2, 3, 4)), 0, -1), xp.rollaxis(xp.ones((2, 3, 4)), 2)],
+    "split": lambda xp: [*xp.split(square(xp), 2), *xp.array_split(square(xp), 4, axis=1), *xp.hsplit(square(xp), 3)],
+    "turned": lambda xp: [xp.flip(square(xp)), xp.rot90(square(xp), 3), xp.fliplr(square(xp)), xp.flipud(square(xp))],
+    "at least": lambda xp: [xp.atleast_1d(xp.array(3)), xp.atleast_2d(xp.arange(3)), xp.atleast_3d(square(xp))],
+    "broadcast": lambda xp: [xp.broadcast_to(xp.arange(3), (2, 3)), *xp.broadcast_arrays(xp.arange(3), xp.ones((2, 1)))],
+    "diagonal": lambda xp: [square(xp).diagonal(1), xp.diagonal(square(xp), -1)],
+    "grids": lambda xp: [xp.mgrid[0:3, 0:4:2], *xp.ogrid[0:2, -1:1:3j], *xp.ix_(xp.arange(2), xp.arange(3))],
+    "joined": lambda xp: [xp.r_[xp.arange(3), 7, 8.5], xp.c_[xp.arange(3), xp.arange(3)]],
+    "nothing in it": lambda xp: [xp.zeros((0, 3)).sum(axis=0), xp.ones((2, 0))[:, :0], xp.arange(0)],
+    "no dimension": lambda xp: [xp.array(2.5) * 2, xp.array(1)[()], xp.array(3).reshape(1, 1)],
+    "Fortran": lambda xp: [xp.asfortranarray(square(xp)).T, xp.array(square(xp), order="F")[1:, ::2] + 1],
+    "complex": lambda xp: [(square(xp) + 1j).imag, (square(xp) * 1j).real, (square(xp) + 2j).conj()],
+    "dtype classes": lambda xp: [square(xp).astype(xp.int8), xp.arange(4, dtype=xp.uint16).view(xp.uint8)],
+    "apply_along_axis": lambda xp: xp.apply_along_axis(lambda row: row * 2, 1, square(xp)),
+    "flat": lambda xp: [square(xp).flat[5], square(xp).T.flat[2:7]],
+    "unary": lambda xp: [-square(xp), abs(-square(xp)), ~xp.arange(3), +xp.arange(3)],
+    "reflected": lambda xp: [2 - xp.arange(3), 2 ** xp.arange(3), 7 // xp.arange(1, 4), 1 / xp.arange(1.0, 3.0)],
+    "divmod": lambda xp: divmod(xp.arange(7), 3),
+    "outer and reduce": lambda xp: [xp.add.outer(xp.arange(3), xp.arange(2)), xp.multiply.reduce(xp.arange(1, 5))],
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_the_same_as_numpy(cp, body):
+    same(body(cp), body(np))
+
+
+def written(xp):
+    a = square(xp)
+    view = a[1:3]
+    view[:, 0] = -1
+    view += 100
+    a[0, [1, 2]] = xp.array([7.0, 8.0])
+    a[a > 115] = 0
+    a.T[5] = 3
+    a[3].fill(9)
+    a.flat[::7] = 5
+    xp.copyto(a[:1], 2, where=a[:1] > 6)
+    xp.fill_diagonal(a, 1)
+    xp.put(a, xp.array([2, 3]), xp.array([50.0, 60.0]))
+    xp.putmask(a, a == 50, 51)
+    xp.add.at(a, (xp.array([0, 0]), xp.array([1, 1])), 1)
+    a.sort(axis=0)
+    return a
+
+
+def test_writes_through_views_are_seen(cp):
+    same(written(cp), written(np))
+
+
+UPLOADS = {
+    "strided": np.arange(24.0).reshape(4, 6)[::2, ::-3],
+    "Fortran": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "empty": np.zeros((0, 4), np.float32),
+    "scalar": np.array(3.5),
+    "big-endian": np.arange(5, dtype=">i4"),
+    "records": np.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i8"), ("b", "f8")]),
+    "half": np.arange(4, dtype=np.float16),
+    "large": np.arange(500_000.0),
+    "read-only": np.broadcast_to(np.arange(3), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("array", UPLOADS.values(), ids=UPLOADS.keys())
+def test_what_goes_up_comes_down(cp, array):
+    back = cp.asarray(array).get()
+    assert back.dtype == array.dtype.newbyteorder("=") and back.shape == array.shape
+    np.testing.assert_array_equal(back, array)
+    np.testing.assert_array_equal(cp.asnumpy(cp.array(array, order="F")), array)
+
+
+def test_bfloat16(cp):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    a = cp.arange(4).astype(bfloat16)
+    assert a.get().dtype == bfloat16 and (a + a).get().tolist() == [0, 2, 4, 6]
+
+
+def test_the_source_of_an_upload_may_be_overwritten_at_once(cp):
+    source = np.ones(300_000)
+    a = cp.asarray(source)
+    source[:] = 5
+    assert float(a.sum()) == 300_000
+
+
+def test_get_and_set(cp):
+    a, out = cp.zeros((2, 3), order="F"), np.empty((2, 3))
+    a.set(np.arange(6.0).reshape(2, 3))
+    assert a.get(out=out) is out and out[1].tolist() == [3, 4, 5]
+    for wrong, error in ((np.empty((2, 3), int), TypeError), (np.empty((3, 2)), ValueError), ([1], TypeError)):
+        with pytest.raises(error):
+            a.get(out=wrong)
+        with pytest.raises(error):
+            a.set(wrong)
+
+
+def test_copies_are_independent_and_keep_their_order(cp):
+    a = cp.asfortranarray(cp.arange(6.0).reshape(2, 3))
+    for other in (copy.copy(a), copy.deepcopy(a), pickle.loads(pickle.dumps(a)), a.copy()):
+        other[0] = 7
+        assert float(a[0, 0]) == 0
+    assert pickle.loads(pickle.dumps(a)).flags.f_contiguous
+
+
+def test_a_large_array_is_printed_without_being_fetched(cp):
+    a = cp.arange(1_000_000).reshape(1000, 1000)
+    before = cp.stats()["bytes_received"]
+    assert repr(a) == repr(np.arange(1_000_000).reshape(1000, 1000))
+    assert str(a.T) == str(np.arange(1_000_000).reshape(1000, 1000).T)
+    assert cp.stats()["bytes_received"] - before < 10_000
+
+
+def test_a_subclass_stays_one(cp):
+    class Named(cp.ndarray):
+        def __array_finalize__(self, obj):
+            self.name = getattr(obj, "name", None)
+
+    a = cp.arange(3).view(Named)
+    a.name = "x"
+    assert type(a[1:]) is Named and a[1:].name == "x"
+    assert type(a + 1) is Named and type(cp.arange(3) * a) is Named and (a + 1).name == "x"
+
+
+def test_numpy_functions_are_dispatched(cp):
+    a = cp.arange(4.0)
+    assert isinstance(np.sin(a), cp.ndarray) and isinstance(np.concatenate([a, a]), cp.ndarray)
+    assert float(np.sum(a)) == 6
+    with pytest.raises(TypeError):
+        np.add(a, np.ones(4))
+
+
+def test_implicit_conversion_is_refused(cp):
+    a = cp.arange(4.0)
+    for convert in (np.asarray, lambda x: np.ones(4).dot(x), lambda x: x + [1, 2, 3, 4], lambda x: cp.add(x, np.ones(4))):
+        with pytest.raises(TypeError):
+            convert(a)
+    with pytest.raises(TypeError, match=r"Please use `\.get\(\)`"):
+        np.asarray(a)
+
+
+def test_integer_array_indices_wrap(cp):
+    assert cp.arange(3)[[1, 3]].tolist() == [1, 0]
+    with pytest.raises(IndexError):
+        cp.arange(3)[3]
+
+
+def test_errors_are_numpys(cp):
+    a = cp.zeros((2, 3))
+    for wrong, error in (
+        (lambda: a + cp.ones(4), ValueError), (lambda: a.reshape(4), ValueError), (lambda: a[0, 0, 0], IndexError),
+        (lambda: a[2], IndexError), (lambda: a.sum(axis=2), np.exceptions.AxisError), (lambda: cp.empty(-1), ValueError),
+        (lambda: bool(a), ValueError), (lambda: len(cp.array(1)), TypeError), (lambda: a["x"], IndexError),
+        (lambda: cp.array(["a"]), ValueError), (lambda: cp.zeros(3, "O"), ValueError), (lambda: a[1.5], IndexError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            wrong()
+
+
+def test_a_scalar_that_is_a_subclass_of_int_is_no_handle(cp):
+    class Number(int):
+        pass
+
+    assert (cp.arange(4) == Number(3)).tolist() == [False, False, False, True]
+
+
+def test_another_devices_array_is_copied_with_a_warning(two):
+    cp = two
+    a = cp.arange(3)
+    with cp.cuda.Device(1):
+        b = cp.ones(3)
+        with pytest.warns(RuntimeWarning, match="different from the current device"):
+            c = a + b
+        assert c.device.id == 1
+    assert c.tolist() == [1, 2, 3]
+
+
+def test_the_cuda_array_interface_leads_back_to_the_array(cp):
+    class Foreign:
+        def __init__(self, array):
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+    a = cp.arange(10.0)
+    view = cp.asarray(Foreign(a[2:8:2]))
+    view[:] = -1
+    assert a.tolist() == [0, 1, -1, 3, -1, 5, -1, 7, 8, 9]
+
+
+def test_files(cp, tmp_path):
+    a = cp.arange(6.0).reshape(2, 3)
+    cp.save(tmp_path / "a.npy", a)
+    same(cp.load(tmp_path / "a.npy"), a)
+    cp.savez(tmp_path / "b.npz", x=a, y=a[0])
+    with cp.load(tmp_path / "b.npz") as archive:
+        same(archive["y"], a[0])
+    cp.savetxt(tmp_path / "c.txt", a)
+    same(cp.loadtxt(tmp_path / "c.txt"), a)
+
+
+def test_shared_memory_is_known_here(cp):
+    a = cp.arange(10)
+    before = cp.stats()["round_trips"]
+    assert cp.shares_memory(a[:5], a[4:]) and not cp.shares_memory(a[::2], a[1::2])
+    assert cp.may_share_memory(a[::2], a[1::2]) and not cp.may_share_memory(a, a.copy())
+    assert cp.stats()["round_trips"] == before
+
+
+def test_views_and_arithmetic_do_not_wait(cp):
+    a = cp.arange(24.0).reshape(4, 6)
+    before = cp.stats()["round_trips"]
+    for _ in range(50):
+        b = (a.T[1:3].ravel() * 2 + a[[0, 1], :4].reshape(-1)[None, :]).squeeze()
+        a[0] = 1
+        a[[1, 2]] = b[:6]
+        b = a.astype("f4").copy()
+    assert cp.stats()["round_trips"] == before
