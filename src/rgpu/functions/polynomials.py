@@ -100,7 +100,9 @@ def polyval(p: Any, x: Any) -> Any:
     return dispatch.call("polyval", p, x if isinstance(x, Remote) else creation.array(x))
 
 
-def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: Any = None, cov: Any = False) -> Any:
+def polyfit(
+    x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: Any = None, cov: Any = False
+) -> Any:
     """Least squares fit; warns (RankWarning) when the points do not determine the coefficients (waits)."""
     if x.dtype.char == "e" and y.dtype.kind == "b":
         raise NotImplementedError("float16 x and bool y are not currently supported")

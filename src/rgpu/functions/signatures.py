@@ -1,4 +1,4 @@
-"""CuPy's signatures, enforced where the call is made: a wrong keyword is a TypeError at once, on the user's line.
+"""CuPy's signatures, enforced where the call is made: a wrong keyword is a TypeError on the user's line.
 
 The manifest is read at the first such call, never at import. Parameters without a default become
 positional, because CuPy and NumPy do not always name them alike; nothing else is changed.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 from rgpu import surface
 
@@ -24,7 +23,9 @@ class _Shape:
         self.positional = [p.name for p in parameters if p.kind in _POSITIONAL]
         self.required = [p.name for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
         self.keywords = {
-            p.name for p in parameters if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+            p.name
+            for p in parameters
+            if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         }
         self.many = inspect.Parameter.VAR_POSITIONAL in kinds
         self.any_keyword = inspect.Parameter.VAR_KEYWORD in kinds

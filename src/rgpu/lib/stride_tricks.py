@@ -19,7 +19,9 @@ def as_strided(x: Any, shape: Any = None, strides: Any = None) -> Any:
     return views.make(x, layouts.intern(shape, x.dtype, strides), 0)
 
 
-def sliding_window_view(x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False) -> Any:
+def sliding_window_view(
+    x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Any:
     """A view in which every window of this shape stands along new last axes."""
     if writeable:
         raise NotImplementedError("Writeable views are not supported.")

@@ -40,7 +40,7 @@ _TABLE = {
     # Shape and dtype follow from the arguments' layouts and static values, by a rule or as learned.
     "pure": """
         clip ediff1d diff convolve correlate vdot inner outer tensordot kron
-        concatenate concat stack vstack row_stack hstack dstack column_stack tile roll pad append repeat
+        concatenate concat stack vstack hstack dstack column_stack tile roll pad append repeat
         sort argsort partition argpartition lexsort take where
         percentile quantile histogram histogram2d histogramdd
         array_equal array_equiv allclose isin in1d packbits unpackbits tril triu vander diag diagflat tri

@@ -53,7 +53,13 @@ def vander(x: Any, N: Any = None, increasing: bool = False) -> Meta | None:
 
 
 def logspace(
-    start: Any, stop: Any, num: Any = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: Any = 0
+    start: Any,
+    stop: Any,
+    num: Any = 50,
+    endpoint: bool = True,
+    base: Any = 10.0,
+    dtype: Any = None,
+    axis: Any = 0,
 ) -> Meta | None:
     if not all(isinstance(x, int | float) for x in (start, stop, base)) or num < 0 or axis:
         return None
@@ -61,11 +67,19 @@ def logspace(
 
 
 def linspace(
-    start: Any, stop: Any, num: Any = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: Any = 0
+    start: Any,
+    stop: Any,
+    num: Any = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: Any = 0,
 ) -> Meta | None:
     if retstep or num < 0:
         return None
-    operands = [np.empty(x.shape and (0,), x.dtype) if type(x) is Meta else np.asarray(x) for x in (start, stop)]
+    operands = [
+        np.empty(x.shape and (0,), x.dtype) if type(x) is Meta else np.asarray(x) for x in (start, stop)
+    ]
     shape = np.broadcast_shapes(*[x.shape if type(x) is Meta else np.shape(x) for x in (start, stop)])
     index = one(axis, len(shape) + 1)
     result = np.result_type(*operands, float(num)) if dtype is None else np.dtype(dtype)
@@ -108,7 +122,9 @@ def meshgrid(*xi: Any, indexing: str = "xy", copy: bool = True, sparse: bool = F
     shape = tuple(sizes[i] for i in order)
     if not sparse:
         return tuple(fresh(shape, x.dtype) for x in xi)
-    return tuple(fresh(tuple(x.size if axis == i else 1 for axis in order), x.dtype) for i, x in enumerate(xi))
+    return tuple(
+        fresh(tuple(x.size if axis == i else 1 for axis in order), x.dtype) for i, x in enumerate(xi)
+    )
 
 
 def poly(seq_of_zeros: Any) -> Any:
@@ -129,8 +145,9 @@ def polyval(p: Any, x: Any) -> Meta | None:
 
 
 RULES: dict[str, Callable[..., Any]] = {
-    **{name: window for name in "bartlett blackman hamming hanning kaiser".split()},
-    "tri": tri, "diag": diag, "diagflat": diagflat, "indices": indices, "vander": vander, "logspace": logspace,
+    **dict.fromkeys("bartlett blackman hamming hanning kaiser".split(), window),
+    "tri": tri, "diag": diag, "diagflat": diagflat, "indices": indices, "vander": vander,
+    "logspace": logspace,
     "linspace": linspace, "tril_indices": _triangle(True), "triu_indices": _triangle(False),
     "tril_indices_from": _triangle_of(True), "triu_indices_from": _triangle_of(False),
     "diag_indices": diag_indices, "diag_indices_from": diag_indices_from, "meshgrid": meshgrid,

@@ -69,7 +69,9 @@ def small(name: str, args: tuple, kwargs: dict) -> Any:
         return _stand_in(meta.shape, meta.dtype, name.startswith("linalg."))
 
     try:
-        return _run(name, _map(args, stand_in, True), {key: _map(x, stand_in, True) for key, x in kwargs.items()})
+        return _run(
+            name, _map(args, stand_in, True), {key: _map(x, stand_in, True) for key, x in kwargs.items()}
+        )
     except _Unsuitable:
         return None
 

@@ -19,7 +19,9 @@ from rgpu.client.predict.axes import common, metas, normalize, one, replaced, sh
 from rgpu.client.predict.elementwise import elementwise
 
 
-def concatenate(tup: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Meta | None:
+def concatenate(
+    tup: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Meta | None:
     arrays = metas(tup)
     if arrays is None or casting != "same_kind":
         return None
@@ -36,7 +38,9 @@ def concatenate(tup: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, 
     return fresh(replaced(first.shape, index, sum(x.shape[index] for x in arrays)), result)
 
 
-def stack(tup: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Meta | None:
+def stack(
+    tup: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Meta | None:
     arrays = metas(tup)
     if arrays is None or len({x.shape for x in arrays}) > 1 or casting != "same_kind":
         return None
@@ -91,7 +95,9 @@ def append(arr: Any, values: Any, axis: Any = None) -> Meta | None:
 def tile(A: Any, reps: Any) -> Meta | None:
     if type(A) is not Meta:
         return None
-    reps = tuple(operator.index(n) for n in reps) if isinstance(reps, tuple | list) else (operator.index(reps),)
+    reps = (
+        tuple(operator.index(n) for n in reps) if isinstance(reps, tuple | list) else (operator.index(reps),)
+    )
     ndim = max(len(reps), A.ndim)
     shape = (1,) * (ndim - A.ndim) + A.shape
     reps = (1,) * (ndim - len(reps)) + reps
@@ -115,18 +121,19 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Meta | None:
     return None if total < 0 else fresh(replaced(shape, index, total), a.dtype)
 
 
-def resize(a: Any, new_shape: Any) -> Meta | None:
-    shape = tuple(new_shape) if isinstance(new_shape, tuple | list) else (operator.index(new_shape),)
-    return fresh(shape, a.dtype) if type(a) is Meta and min(shape, default=0) >= 0 else None
-
-
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Meta | None:
     allowed = {
-        "constant": {"constant_values"}, "edge": set(), "wrap": set(), "empty": set(), "linear_ramp": {"end_values"},
+        "constant": {"constant_values"}, "edge": set(), "wrap": set(), "empty": set(),
+        "linear_ramp": {"end_values"},
         "maximum": {"stat_length"}, "mean": {"stat_length"}, "minimum": {"stat_length"},
         "reflect": {"reflect_type"}, "symmetric": {"reflect_type"},
     }  # fmt: skip
-    if type(array) is not Meta or mode not in allowed or set(options) - allowed[mode] or "stat_length" in options:
+    if (
+        type(array) is not Meta
+        or mode not in allowed
+        or set(options) - allowed[mode]
+        or "stat_length" in options
+    ):
         return None
     widths = np.asarray(pad_width)
     if widths.dtype.kind != "i" or widths.size and widths.min() < 0:
@@ -223,7 +230,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Meta | None:
         return None
     if any(a.shape[i] != b.shape[j] for i, j in zip(left, right)):
         return None
-    rest = [n for i, n in enumerate(a.shape) if i not in left] + [n for i, n in enumerate(b.shape) if i not in right]
+    rest = [n for i, n in enumerate(a.shape) if i not in left] + [
+        n for i, n in enumerate(b.shape) if i not in right
+    ]
     return fresh(tuple(rest), np.result_type(a.dtype, b.dtype))
 
 
@@ -243,7 +252,9 @@ def scan(name: str) -> Callable[..., Meta | None]:
     return rule
 
 
-def cumulative(x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False) -> Meta | None:
+def cumulative(
+    x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False
+) -> Meta | None:
     shape = x.shape or (1,)
     if axis is None and len(shape) > 1:
         return None
@@ -254,7 +265,12 @@ def cumulative(x: Any, /, *, axis: Any = None, dtype: Any = None, out: Any = Non
 
 
 def packbits(a: Any, axis: Any = None, bitorder: str = "big") -> Meta | None:
-    if type(a) is not Meta or a.dtype.kind not in "biu" or axis is not None or bitorder not in ("big", "little"):
+    if (
+        type(a) is not Meta
+        or a.dtype.kind not in "biu"
+        or axis is not None
+        or bitorder not in ("big", "little")
+    ):
         return None
     return fresh(((a.size + 7) // 8,), np.dtype(np.uint8))
 
@@ -292,7 +308,9 @@ def _complex_inexact(dtype: np.dtype) -> np.dtype:
 
 
 def _square(a: Any) -> bool:
-    return type(a) is Meta and a.ndim > 1 and a.shape[-1] == a.shape[-2] and a.size > 0 and a.dtype.char != "e"
+    return (
+        type(a) is Meta and a.ndim > 1 and a.shape[-1] == a.shape[-2] and a.size > 0 and a.dtype.char != "e"
+    )
 
 
 def eig(a: Any) -> Any:
@@ -308,18 +326,22 @@ def flat_membership(ar1: Any, ar2: Any, assume_unique: bool = False, invert: boo
     return fresh((ar1.size,), np.dtype(bool)) if type(ar1) is Meta and type(ar2) is Meta else None
 
 
-def membership(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Meta | None:
+def membership(
+    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False
+) -> Meta | None:
     ok = type(element) is Meta and type(test_elements) is Meta
     return fresh(shape_of(element), np.dtype(bool)) if ok else None
 
 
 RULES: dict[str, Callable[..., Any]] = {
-    "concatenate": concatenate, "concat": concatenate, "stack": stack, "vstack": vstack, "row_stack": vstack,
+    "concatenate": concatenate, "concat": concatenate, "stack": stack, "vstack": vstack,
     "hstack": hstack, "dstack": dstack, "column_stack": column_stack, "append": append, "tile": tile,
-    "repeat": repeat, "resize": resize, "pad": pad, "diff": diff, "ediff1d": ediff1d, "convolve": convolve,
-    "correlate": correlate, "outer": outer, "kron": kron, "vdot": vdot, "inner": inner, "tensordot": tensordot,
+    "repeat": repeat, "pad": pad, "diff": diff, "ediff1d": ediff1d, "convolve": convolve,
+    "correlate": correlate, "outer": outer, "kron": kron, "vdot": vdot, "inner": inner,
+    "tensordot": tensordot,
     **{name: scan(name) for name in "cumsum cumprod nancumsum nancumprod".split()},
     "cumulative_sum": cumulative, "cumulative_prod": cumulative,
     "packbits": packbits, "unpackbits": unpackbits, "linalg.tensorinv": tensorinv,
-    "linalg.tensorsolve": tensorsolve, "linalg.eig": eig, "linalg.eigvals": eigvals, "in1d": flat_membership, "isin": membership,
+    "linalg.tensorsolve": tensorsolve, "linalg.eig": eig, "linalg.eigvals": eigvals,
+    "in1d": flat_membership, "isin": membership,
 }  # fmt: skip

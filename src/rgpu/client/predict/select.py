@@ -76,7 +76,9 @@ def partition(a: Any, kth: Any, axis: Any = -1) -> Meta | None:
     if found is None or isinstance(kth, Meta):
         return None
     extent = found.shape[0 if axis is None else one(axis, a.ndim)]
-    inside = all(-extent <= operator.index(k) < extent for k in (kth if isinstance(kth, tuple | list) else (kth,)))
+    inside = all(
+        -extent <= operator.index(k) < extent for k in (kth if isinstance(kth, tuple | list) else (kth,))
+    )
     return found if inside else None
 
 
@@ -124,12 +126,18 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Meta
 
 
 def digitize(x: Any, bins: Any, right: bool = False) -> Meta | None:
-    ok = type(x) is Meta and type(bins) is Meta and bins.ndim == 1 and "c" not in x.dtype.kind + bins.dtype.kind
+    ok = (
+        type(x) is Meta
+        and type(bins) is Meta
+        and bins.ndim == 1
+        and "c" not in x.dtype.kind + bins.dtype.kind
+    )
     return fresh(x.shape, _INT) if ok else None
 
 
 def _quantile(
-    scale: float, a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, method: str = "linear",
+    scale: float, a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False,
+    method: str = "linear",
     keepdims: bool = False, *, interpolation: Any = None,
 ) -> Meta | None:  # fmt: skip
     q_shape = shape_of(q)
@@ -141,7 +149,11 @@ def _quantile(
     if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
         return None
     axes = normalize(axis, a.ndim)
-    dtype = a.dtype if method in ("lower", "higher", "nearest") else np.result_type(a.dtype, np.asarray(q) / 1.0 if q_shape else q / 1.0)
+    dtype = (
+        a.dtype
+        if method in ("lower", "higher", "nearest")
+        else np.result_type(a.dtype, np.asarray(q) / 1.0 if q_shape else q / 1.0)
+    )
     if keepdims:
         rest = tuple(1 if i in axes else n for i, n in enumerate(a.shape))
     else:
@@ -163,7 +175,9 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, density: bool = False, 
     count, edges = bins, np.result_type(x.dtype, np.float64 if x.dtype.kind in "biu" else x.dtype)
     if count < 1:
         return None
-    counts = _INT if weights is None or weights.dtype.kind in "biu" else np.result_type(weights.dtype, np.float64)
+    counts = (
+        _INT if weights is None or weights.dtype.kind in "biu" else np.result_type(weights.dtype, np.float64)
+    )
     if density:
         counts = np.result_type(counts, np.float64)
     return fresh((count,), counts), fresh((count + 1,), edges)
@@ -174,7 +188,9 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "wrap", order: st
         return None
     if type(multi_index) is Meta:
         return fresh(multi_index.shape[1:], _INT) if len(dims) == multi_index.shape[0] else None
-    if len(multi_index) != len(dims) or not all(type(x) is Meta and x.dtype.kind in "iu" for x in multi_index):
+    if len(multi_index) != len(dims) or not all(
+        type(x) is Meta and x.dtype.kind in "iu" for x in multi_index
+    ):
         return None
     return fresh(np.broadcast_shapes(*[x.shape for x in multi_index]), _INT)
 
@@ -184,10 +200,12 @@ def learn(*_: Any, **__: Any) -> None:
 
 
 RULES: dict[str, Callable[..., Any]] = {
-    "where": where, "clip": clip, "roll": roll, "sort": sort, "argsort": argsort, "take": take, "lexsort": lexsort,
+    "where": where, "clip": clip, "roll": roll, "sort": sort, "argsort": argsort, "take": take,
+    "lexsort": lexsort,
     "partition": partition, "argpartition": argpartition, "tril": same, "triu": same,
     "array_equal": truth, "array_equiv": truth, "allclose": allclose, "isclose": isclose,
     "searchsorted": searchsorted, "digitize": digitize, "percentile": functools.partial(_quantile, 100.0),
     "quantile": functools.partial(_quantile, 1.0),
-    "histogram": histogram, "histogram2d": learn, "histogramdd": learn, "ravel_multi_index": ravel_multi_index,
+    "histogram": histogram, "histogram2d": learn, "histogramdd": learn,
+    "ravel_multi_index": ravel_multi_index,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Transforms with CuPy's dtypes: complex input to a real transform loses its imaginary part, half is single."""
+"""Transforms with CuPy's dtypes: real transforms drop imaginary parts, half is computed as single."""
 
 from __future__ import annotations
 

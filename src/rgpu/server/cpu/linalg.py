@@ -86,7 +86,9 @@ def _tensorsolve(a: np.ndarray, b: np.ndarray, axes: Any = None) -> Any:
 def _qr(a: np.ndarray, mode: str = "reduced") -> Any:
     if mode not in ("reduced", "complete", "r", "raw"):
         known = mode in ("f", "full", "e", "economic")
-        raise ValueError(f"The deprecated mode '{mode}' is not supported" if known else f"Unrecognized mode '{mode}'")
+        raise ValueError(
+            f"The deprecated mode '{mode}' is not supported" if known else f"Unrecognized mode '{mode}'"
+        )
     common_type(a)
     result = np.linalg.qr(a, mode)
     return result if mode == "r" else tuple(result)

@@ -23,7 +23,6 @@ for _name in ("array_equal", "array_equiv", "allclose", "count_nonzero"):
     override(_name)(_answer(getattr(np, _name)))
 
 override("trapezoid")(getattr(np, "trapezoid", None) or np.trapz)  # type: ignore[attr-defined]
-override("row_stack")(np.vstack)
 
 
 @override("msort")
@@ -42,13 +41,17 @@ def _partition(a: np.ndarray, kth: Any, axis: Any = -1) -> Any:
 
 
 @override("argmax")
-def _argmax(a: np.ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def _argmax(
+    a: np.ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+) -> Any:
     result = np.argmax(a, axis=axis, out=out, keepdims=keepdims)
     return result if dtype is None else result.astype(dtype)
 
 
 @override("argmin")
-def _argmin(a: np.ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+def _argmin(
+    a: np.ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+) -> Any:
     result = np.argmin(a, axis=axis, out=out, keepdims=keepdims)
     return result if dtype is None else result.astype(dtype)
 
@@ -75,7 +78,9 @@ def _sort_complex(a: np.ndarray) -> Any:
 @override("bincount")
 def _bincount(x: np.ndarray, weights: Any = None, minlength: Any = None) -> Any:
     if x.ndim != 1:
-        raise ValueError("object too deep for desired array" if x.ndim else "object of too small depth for desired array")
+        raise ValueError(
+            "object too deep for desired array" if x.ndim else "object of too small depth for desired array"
+        )
     if x.dtype.kind == "f":
         raise TypeError("x must be int array")
     if weights is not None and x.shape != weights.shape:

@@ -15,16 +15,22 @@ def _gradient(f: np.ndarray, *varargs: Any, axis: Any = None, edge_order: int = 
     return list(result) if isinstance(result, tuple) else result
 
 
-
-
 @override("cumulative_sum")
-def _cumulative_sum(x: np.ndarray, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False) -> Any:
-    return np.cumulative_sum(np.atleast_1d(x), axis=axis, dtype=dtype, out=out, include_initial=include_initial)
+def _cumulative_sum(
+    x: np.ndarray, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False
+) -> Any:
+    return np.cumulative_sum(
+        np.atleast_1d(x), axis=axis, dtype=dtype, out=out, include_initial=include_initial
+    )
 
 
 @override("cumulative_prod")
-def _cumulative_prod(x: np.ndarray, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False) -> Any:
-    return np.cumulative_prod(np.atleast_1d(x), axis=axis, dtype=dtype, out=out, include_initial=include_initial)
+def _cumulative_prod(
+    x: np.ndarray, /, *, axis: Any = None, dtype: Any = None, out: Any = None, include_initial: bool = False
+) -> Any:
+    return np.cumulative_prod(
+        np.atleast_1d(x), axis=axis, dtype=dtype, out=out, include_initial=include_initial
+    )
 
 
 @override("vdot")

@@ -39,7 +39,7 @@ def _leading_zeros(x: np.ndarray) -> int:
 @override("polyval")
 def _polyval(p: np.ndarray, x: np.ndarray) -> Any:
     kind = np.result_type(p.dtype, x.dtype)
-    if kind == bool:
+    if kind.kind == "b":
         return p.any() * x + p[-1] if p.size else np.zeros(x.shape, kind)
     return np.polyval(p.astype(kind), x.astype(kind)).astype(kind) if p.size else np.zeros(x.shape, kind)
 
@@ -49,7 +49,9 @@ def _poly(seq_of_zeros: np.ndarray) -> Any:
     x = seq_of_zeros
     if x.ndim == 2:
         if not np.array_equal(x, x.conj().T):
-            raise NotImplementedError("Only complex Hermitian and real symmetric 2d arrays are supported currently")
+            raise NotImplementedError(
+                "Only complex Hermitian and real symmetric 2d arrays are supported currently"
+            )
         x = np.linalg.eigvalsh(x)
     x = x.astype(np.mintypecode(x.dtype.char))
     result = np.ones(1, x.dtype)
@@ -70,12 +72,22 @@ def _roots(p: np.ndarray) -> Any:
     companion = np.eye(p.size - 1, k=-1, dtype=kind)
     companion[:, -1] -= p[:-1] / p[-1]
     if not np.array_equal(companion, companion.conj().T):
-        raise NotImplementedError("Only complex Hermitian and real symmetric 2d arrays are supported currently")
+        raise NotImplementedError(
+            "Only complex Hermitian and real symmetric 2d arrays are supported currently"
+        )
     return np.linalg.eigvalsh(companion).astype(kind)
 
 
 @override("polyfit")
-def _polyfit(x: np.ndarray, y: np.ndarray, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: Any = False) -> Any:
+def _polyfit(
+    x: np.ndarray,
+    y: np.ndarray,
+    deg: int,
+    rcond: Any = None,
+    full: bool = False,
+    w: Any = None,
+    cov: Any = False,
+) -> Any:
     x, y = (a.astype(complex if a.dtype.kind == "c" else float) for a in (x, y))
     if full:
         c, residuals, rank, s, rcond = np.polyfit(x, y, deg, rcond, True, w)

@@ -20,7 +20,7 @@ def _quantile(
     method = interpolation or method
     if isinstance(q, tuple | list):
         q = np.asarray(q)
-    if not (np.count_nonzero(0.0 <= q) and np.count_nonzero(q <= 1.0)):
+    if not (np.count_nonzero(q >= 0.0) and np.count_nonzero(q <= 1.0)):
         raise ValueError("Quantiles must be in the range [0, 1]")
     return _unchecked(a, q, axis, out, method, keepdims, overwrite_input)
 
@@ -34,12 +34,14 @@ def _percentile(
     if isinstance(q, tuple | list):
         q = np.asarray(q)
     q = q / 100
-    if not (np.count_nonzero(0.0 <= q) and np.count_nonzero(q <= 1.0)):
+    if not (np.count_nonzero(q >= 0.0) and np.count_nonzero(q <= 1.0)):
         raise ValueError("Percentiles must be in the range [0, 100]")
     return _unchecked(a, q, axis, out, method, keepdims, overwrite_input)
 
 
-def _unchecked(a: np.ndarray, q: Any, axis: Any, out: Any, method: str, keepdims: bool, overwrite: bool) -> Any:
+def _unchecked(
+    a: np.ndarray, q: Any, axis: Any, out: Any, method: str, keepdims: bool, overwrite: bool
+) -> Any:
     if np.ndim(q) > 1:
         raise ValueError(f"Expected q to have a dimension of 1.\nActual: {np.ndim(q)} != 1")
     if method not in _METHODS:
@@ -59,7 +61,11 @@ def _unchecked(a: np.ndarray, q: Any, axis: Any, out: Any, method: str, keepdims
 
 @override("histogram")
 def _histogram(
-    x: np.ndarray, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None  # noqa: A002
+    x: np.ndarray,
+    bins: Any = 10,
+    range: Any = None,
+    density: bool = False,
+    weights: Any = None,  # noqa: A002
 ) -> Any:
     if x.dtype.kind == "c":
         raise NotImplementedError("complex number is not supported")
@@ -73,7 +79,9 @@ def _histogram(
         raise ValueError("`bins` must be positive, when an integer")
     counts, edges = np.histogram(x, bins, _pair(range), density=density, weights=weights)
     if weights is not None and not density:
-        counts = counts.astype(int if weights.dtype.kind in "bui" else np.result_type(weights.dtype, np.float64))
+        counts = counts.astype(
+            int if weights.dtype.kind in "bui" else np.result_type(weights.dtype, np.float64)
+        )
     return counts, edges
 
 
@@ -83,7 +91,11 @@ def _pair(limits: Any) -> Any:
 
 @override("histogramdd")
 def _histogramdd(
-    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False  # noqa: A002
+    sample: Any,
+    bins: Any = 10,
+    range: Any = None,
+    weights: Any = None,
+    density: bool = False,  # noqa: A002
 ) -> Any:
     if not isinstance(sample, np.ndarray):
         sample = np.stack(sample, axis=-1)
@@ -95,7 +107,12 @@ def _histogramdd(
 
 @override("histogram2d")
 def _histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: Any = None  # noqa: A002
+    x: Any,
+    y: Any,
+    bins: Any = 10,
+    range: Any = None,
+    weights: Any = None,
+    density: Any = None,  # noqa: A002
 ) -> Any:
     if isinstance(bins, list | tuple) and len(bins) > 2:
         raise ValueError("array-like bins not supported in CuPy")
@@ -106,7 +123,9 @@ def _histogram2d(
 
 
 @override("average")
-def _average(a: np.ndarray, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
+def _average(
+    a: np.ndarray, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False
+) -> Any:
     return np.average(a, axis, weights, returned, keepdims=keepdims)
 
 
@@ -119,5 +138,13 @@ def _cov(
 
 
 @override("corrcoef")
-def _corrcoef(a: np.ndarray, y: Any = None, rowvar: bool = True, bias: Any = None, ddof: Any = None, *, dtype: Any = None) -> Any:
+def _corrcoef(
+    a: np.ndarray,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: Any = None,
+    ddof: Any = None,
+    *,
+    dtype: Any = None,
+) -> Any:
     return np.asarray(np.corrcoef(a, y, rowvar, dtype=dtype))
