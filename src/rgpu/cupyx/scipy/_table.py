@@ -112,6 +112,6 @@ def fill(names: dict[str, Any], namespace: str) -> None:
     prefix = f"{_PREFIX}{namespace}."
     for function in TABLE:
         head, _, tail = function.name.rpartition(".")
-        if f"{head}." == prefix and tail not in names:
+        if f"{head}." == prefix and function.kind != "object" and tail not in names:
             make = SpecialFunction if function.kind == "special" else _function
             names[tail] = make(function.name)
