@@ -87,6 +87,7 @@ def _function(name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         for key in _DEVICE_ONLY.intersection(kwargs):
             del kwargs[key]
+        args = tuple(x.coeffs if hasattr(x, "coeffs") else x for x in args)  # polynomials by value
         for x in (*args, *kwargs.values()):
             if callable(x) and not isinstance(x, type | np.dtype):
                 raise NotImplementedError(f"{name} with a Python callable is not available in rgpu")
