@@ -71,10 +71,10 @@ _ATTRIBUTES = ("c", "x", "t", "k")
 
 
 def _interpolator(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of SciPy's interpolators, for nothing else in the table."""
+    """A method of an interpolator (SciPy's or CuPy's), for nothing else in the table."""
 
     def method(thing: Any, *args: Any, **kwargs: Any) -> Any:
-        if not type(thing).__module__.startswith("scipy.interpolate"):
+        if not type(thing).__module__.removeprefix("cupyx.").startswith("scipy.interpolate"):
             raise TypeError(f"{type(thing).__name__} is not an interpolator")
         return operation(thing, *args, **kwargs)
 
@@ -96,8 +96,10 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "derivative": lambda thing, *args, **kwargs: thing.derivative(*args, **kwargs),
     "antiderivative": lambda thing, *args, **kwargs: thing.antiderivative(*args, **kwargs),
 }
-for _name, _method in _METHODS.items():
-    OVERRIDES[f"cupyx.scipy.interpolate.Interpolator.{_name}"] = _interpolator(_method)
+INTERPOLATORS = {
+    f"cupyx.scipy.interpolate.Interpolator.{name}": _interpolator(method) for name, method in _METHODS.items()
+}
+OVERRIDES.update(INTERPOLATORS)
 OVERRIDES.update(sparse.overrides("scipy.sparse"))
 OVERRIDES["cupyx.scipy.special.sph_harm"] = _sph_harm
 OVERRIDES["cupyx.rsqrt"] = lambda x: (1 / np.sqrt(x)).astype(np.sqrt(x[:0] if np.ndim(x) else x).dtype)
