@@ -148,3 +148,19 @@ def test_sparse_construction_and_solvers():
         sparse.csr_matrix((cp.arange(3), cp.arange(3), cp.arange(4)))
     with pytest.raises(NotImplementedError, match="splu"):
         sparse.linalg.splu(matrix)
+
+
+def test_interpolators():
+    theirs = importlib.import_module("scipy.interpolate")
+    x, at = np.linspace(0, 5, 9), np.linspace(0, 5, 17)
+    points, device_at = (cp.array(x), cp.array(np.sin(x))), cp.array(at)
+    for name in ("CubicSpline", "PchipInterpolator", "Akima1DInterpolator", "make_interp_spline"):
+        ours = getattr(cupyx.scipy.interpolate, name)(*points)
+        np.testing.assert_allclose(ours(device_at).get(), getattr(theirs, name)(x, np.sin(x))(at))
+    before = cp.stats()["round_trips"]
+    ours(device_at * 0.5)
+    assert cp.stats()["round_trips"] == before
+    spline = cupyx.scipy.interpolate.CubicSpline(*points).derivative()
+    np.testing.assert_allclose(
+        spline(device_at).get(), theirs.CubicSpline(x, np.sin(x)).derivative()(at), atol=1e-12
+    )

@@ -188,7 +188,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
         raise TypeError("Use () instead of None for the shape of a 0-dimensional array")
     if isinstance(shape, Remote):
         shape = dispatch.ndarray.get(shape).tolist()
-    shape = tuple(_extent(n) for n in shape) if isinstance(shape, tuple | list | np.ndarray) else (_extent(shape),)
+    shape = tuple(_extent(n) for n in shape) if isinstance(shape, tuple | list | range | np.ndarray) else (_extent(shape),)
     if any(n < 0 for n in shape):
         raise ValueError("negative dimensions are not allowed")
     if len(shape) > limits.NDIM:

@@ -16,14 +16,16 @@ import cupy
 import cupyx
 import numpy as np
 
+from rgpu.server import sparse
 from rgpu.server.backend import Backend
+from rgpu.server.cpu_scipy import INTERPOLATORS
 from rgpu.server.cupy_device import FUNCTIONS, Pools
 from rgpu.server.table import OutOfMemoryError
 
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
-OVERRIDES: dict[str, Callable[..., Any]] = {}
+OVERRIDES: dict[str, Callable[..., Any]] = {**sparse.overrides("cupyx.scipy.sparse"), **INTERPOLATORS}
 
 
 def override(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -252,3 +254,8 @@ def _bit_generator(kind: str) -> Callable[..., Any]:
 
 for _kind in ("XORWOW", "MRG32k3a", "Philox4x3210"):
     OVERRIDES[f"random.{_kind}"] = _bit_generator(_kind)
+
+
+@override("random.BitGenerator.random_raw")
+def _random_raw(bits: Any, shape: tuple) -> Any:
+    return bits.random_raw(shape)

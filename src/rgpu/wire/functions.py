@@ -164,6 +164,12 @@ _SCIPY = {
     ("scipy", "spatial.distance"): """
         canberra cdist chebyshev cityblock correlation cosine euclidean hamming jensenshannon minkowski
         pdist russellrao sqeuclidean""",
+    ("object", "interpolate"): """
+        Akima1DInterpolator BPoly BSpline BarycentricInterpolator CloughTocher2DInterpolator CubicHermiteSpline
+        CubicSpline InterpolatedUnivariateSpline KroghInterpolator LSQUnivariateSpline LinearNDInterpolator
+        NdBSpline NdPPoly NearestNDInterpolator PPoly PchipInterpolator RBFInterpolator RegularGridInterpolator
+        UnivariateSpline interp1d Interpolator.call Interpolator.attribute Interpolator.integrate
+        Interpolator.roots Interpolator.solve Interpolator.derivative Interpolator.antiderivative""",
     ("scipy", "interpolate"): """
         barycentric_interpolate interpn krogh_interpolate make_interp_spline make_lsq_spline
         pchip_interpolate splantider splder""",

@@ -81,22 +81,26 @@ def _function(name: str) -> Any:
     signature = surface.signature(module, short)
     parameters = list(signature.parameters) if signature else []
     outputs = [key for key in ("output", "out", "distances") if key in parameters]
+    measures = parameters[:3] == ["input", "labels", "index"]
     waits = BY_NAME[name].kind == "scipy_wait"
 
     def call(*args: Any, **kwargs: Any) -> Any:
         for key in _DEVICE_ONLY.intersection(kwargs):
             del kwargs[key]
+        args = tuple(x.coeffs if hasattr(x, "coeffs") else x for x in args)  # polynomials by value
         for x in (*args, *kwargs.values()):
             if callable(x) and not isinstance(x, type | np.dtype):
                 raise NotImplementedError(f"{name} with a Python callable is not available in rgpu")
+        if measures and any(isinstance(x, list | tuple | np.ndarray) for x in args[:3]):
+            raise TypeError(f"{short}: input, labels and index must be device arrays")
+        if waits:
+            encoded = dispatch._Arguments(pool.current_stream(), args, kwargs, True)
+            return dispatch.ask(BY_NAME[name], encoded)
         for key in outputs:
             place = parameters.index(key)
             out = kwargs.get(key, args[place] if place < len(args) else None)
             if isinstance(out, Remote):
                 return _run_into(name, args, kwargs, out)
-        if waits:
-            encoded = dispatch._Arguments(pool.current_stream(), args, kwargs, True)
-            return dispatch.ask(BY_NAME[name], encoded)
         return dispatch.call_learned(name, *args, **kwargs)
 
     call.__name__ = call.__qualname__ = short
@@ -112,6 +116,6 @@ def fill(names: dict[str, Any], namespace: str) -> None:
     prefix = f"{_PREFIX}{namespace}."
     for function in TABLE:
         head, _, tail = function.name.rpartition(".")
-        if f"{head}." == prefix and tail not in names:
+        if f"{head}." == prefix and function.kind != "object" and tail not in names:
             make = SpecialFunction if function.kind == "special" else _function
             names[tail] = make(function.name)

@@ -222,6 +222,8 @@ class spmatrix:  # noqa: N801 - CuPy's name
         return self._with_values(other * self.data) if is_scalar(other) else self.__rmatmul__(other)
 
     def __rmatmul__(self, other: Any) -> Any:
+        if is_scalar(other):
+            raise ValueError("Scalar operands are not allowed, use '*' instead")
         if not isinstance(other, Remote):
             return NotImplemented
         if other.shape[-1] != self._shape[0]:  # type: ignore[attr-defined]

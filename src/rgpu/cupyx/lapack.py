@@ -1,0 +1,8 @@
+"""``cupyx.lapack``: direct calls of LAPACK routines.
+
+Nothing of it is there yet; every name says so when used.
+"""
+
+from rgpu import surface
+
+__getattr__, __dir__ = surface.face(__name__)
