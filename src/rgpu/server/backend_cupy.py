@@ -25,6 +25,9 @@ _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
 OVERRIDES: dict[str, Callable[..., Any]] = {}
 
+#: declared names that this backend refuses, and why
+MISSING: dict[str, str] = {}
+
 
 def override(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,6 +56,8 @@ class CupyBackend(Backend):
     def resolve(self, name: str) -> Callable[..., Any] | None:
         if name in FUNCTIONS:
             return functools.partial(FUNCTIONS[name], self)
+        if name.startswith("cupyx."):  # these modules take seconds to import; few sessions use them
+            return OVERRIDES.get(name) or functools.partial(_late, name)
         return OVERRIDES.get(name) or find(name)
 
     # ---- arrays -----------------------------------------------------------------------------------
@@ -175,6 +180,20 @@ def find(name: str) -> Callable[..., Any] | None:
                 return None
         found = inner
     return found
+
+
+def _late(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Look a function up when it is called for the first time, and call it."""
+    function = _found.get(name)
+    if function is None:
+        function = find(name)
+        if function is None:
+            raise NotImplementedError(f"{name} is not available on the cupy backend of this server")
+        _found[name] = function
+    return function(*args, **kwargs)
+
+
+_found: dict[str, Callable[..., Any]] = {}
 
 
 # ---- what the table spells differently ------------------------------------------------------------
