@@ -79,3 +79,14 @@ def test_the_reach_of_a_layout(backend):
 
 def test_no_abstract_method_is_left(backend):
     assert not inspect.isabstract(backend.CupyBackend)
+
+
+def test_options_of_kernels_name_no_file_and_run_no_program(backend):
+    from rgpu.server import cupy_kernels
+
+    assert cupy_kernels.options(["-DN=3", "-I/client/include", "--std=c++17"]) == ("-DN=3", "--std=c++17")
+    for wrong in ("--pre-include=/etc/passwd", "-include", "-Xcompiler=-fplugin=x", "--dlto", "@file"):
+        with pytest.raises(ValueError, match="not passed on"):
+            cupy_kernels.options([wrong])
+    with pytest.raises(NotImplementedError, match="nvcc"):
+        cupy_kernels.FUNCTIONS["kernel.module"]("", (), (), "nvcc", False, False)

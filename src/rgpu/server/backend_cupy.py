@@ -16,6 +16,7 @@ import cupy
 import cupyx
 import numpy as np
 
+from rgpu.server import cupy_kernels, sparse
 from rgpu.server.backend import Backend
 from rgpu.server.cupy_device import FUNCTIONS, Pools
 from rgpu.server.table import OutOfMemoryError
@@ -23,10 +24,15 @@ from rgpu.server.table import OutOfMemoryError
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
-OVERRIDES: dict[str, Callable[..., Any]] = {}
+OVERRIDES: dict[str, Callable[..., Any]] = {
+    **cupy_kernels.FUNCTIONS,
+    **sparse.overrides("cupyx.scipy.sparse"),
+}
 
 #: declared names that this backend refuses, and why
-MISSING: dict[str, str] = {}
+MISSING = {
+    "kernel.module.symbol": "CuPy does not tell the size of a module's variable",
+}
 
 
 def override(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
