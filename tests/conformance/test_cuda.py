@@ -408,6 +408,15 @@ def test_threads_on_streams_of_their_own(cp):
     assert not wrong
 
 
+def test_a_new_connection_begins_on_the_default_stream(cp, servers):
+    stream = cp.cuda.Stream().use()
+    assert cp.cuda.get_current_stream() is stream
+    cp.connect(*[server.address for server in servers])
+    assert cp.cuda.get_current_stream() is cp.cuda.Stream.null
+    assert cp.arange(3).get().tolist() == [0, 1, 2]
+    cp.cuda.get_current_stream().synchronize()
+
+
 def test_streams_compare_by_their_pointer(cp):
     stream = cp.cuda.Stream(priority=-1)
     assert stream == stream and stream != cp.cuda.Stream() and stream != 5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rgpu.server.table import Account, OutOfMemoryError, Table
+from rgpu.server.table import Account, OutOfMemoryError, Poison, Table
 
 
 def test_arrays_count_in_units_of_512_bytes():
@@ -50,5 +50,5 @@ def test_the_limit_of_an_account_and_of_the_session():
 def test_poison_frees_what_it_replaces():
     table = Table()
     table.put(1, "a", 512)
-    table.poison(1, ValueError())
+    table.poison(1, Poison((1, 0), "ValueError", [], ""))
     assert table.used == table.default.used == 0

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 
+from rgpu import surface
 from rgpu.server import cpu_device
 from rgpu.wire.functions import TABLE
 
@@ -20,8 +21,11 @@ def backend():
 
 def test_every_declared_function_is_there(backend):
     unopened = object.__new__(backend.CupyBackend)
-    missing = [function.name for function in TABLE if not callable(unopened.resolve(function.name))]
-    assert not missing
+    missing = {function.name for function in TABLE if not callable(unopened.resolve(function.name))}
+    assert missing == backend.MISSING.keys() - {name for name in backend.MISSING if name.startswith("cupyx.")}
+    late = {function.name for function in TABLE if function.name.startswith("cupyx.")}
+    wanted = late - backend.OVERRIDES.keys() - backend.MISSING.keys()
+    assert not {name for name in wanted if surface.kind(*name.rsplit(".", 1)) is None}
 
 
 def test_both_backends_answer_the_same_questions(backend):
@@ -75,3 +79,14 @@ def test_the_reach_of_a_layout(backend):
 
 def test_no_abstract_method_is_left(backend):
     assert not inspect.isabstract(backend.CupyBackend)
+
+
+def test_options_of_kernels_name_no_file_and_run_no_program(backend):
+    from rgpu.server import cupy_kernels
+
+    assert cupy_kernels.options(["-DN=3", "-I/client/include", "--std=c++17"]) == ("-DN=3", "--std=c++17")
+    for wrong in ("--pre-include=/etc/passwd", "-include", "-Xcompiler=-fplugin=x", "--dlto", "@file"):
+        with pytest.raises(ValueError, match="not passed on"):
+            cupy_kernels.options([wrong])
+    with pytest.raises(NotImplementedError, match="nvcc"):
+        cupy_kernels.FUNCTIONS["kernel.module"]("", (), (), "nvcc", False, False)

@@ -40,10 +40,10 @@ class FollowingStream(CommandStream):
             self._tell()
             super().submit(command)
 
-    def submit_quietly(self, command: tuple) -> None:
+    def _queue(self, command: tuple) -> None:
         with self.lock:
             self._tell()
-            super().submit_quietly(command)
+            super()._queue(command)
 
     def write(self, handle: int, data: memoryview) -> None:
         with self.lock:

@@ -128,7 +128,6 @@ def _download(source: Any, host: np.ndarray) -> None:
         source._stream.read(source._handle, host)
     else:
         host[...] = source.get()
-    source._stream.raise_failed()
 
 
 def between(target: Any, source: Any) -> None:

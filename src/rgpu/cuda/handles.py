@@ -67,10 +67,11 @@ def handle_of(held: Held | None) -> int:
 
 
 def synchronize(pointer: int) -> None:
-    """Wait for a stream, and for the host functions that wait for it."""
+    """Wait for a stream, and for the host functions that wait for it; raises what failed."""
     commands, held = stream(pointer)
     issue.ask(commands, "stream.synchronize", held)
-    host_functions(commands).finish()
+    finish_host_functions(commands)
+    commands.raise_failed()
 
 
 def query(pointer: int) -> bool:

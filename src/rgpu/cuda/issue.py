@@ -60,8 +60,6 @@ _decode = values.Decoder(lambda handle: None)
 
 
 def ask(stream: CommandStream, function: str, *args: Any) -> Any:
-    """Call an internal function and wait for its answer; raises what failed before it, as CUDA does."""
+    """Call an internal function and wait for its answer."""
     wire = [values.encode(x, _special) for x in args]
-    answer = _decode(stream.ask(BY_NAME[function].id, wire, {}))
-    stream.raise_failed()
-    return answer
+    return _decode(stream.ask(BY_NAME[function].id, wire, {}))

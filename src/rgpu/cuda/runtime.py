@@ -77,7 +77,7 @@ def synchronize_device(number: int) -> None:
         handles.finish_host_functions(device.stream)
 
 
-_facts: dict[Any, dict] = {}
+_facts: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 _facts_lock = threading.Lock()
 
 
@@ -88,7 +88,6 @@ def _info(number: int) -> dict:
     with _facts_lock:
         found = _facts.get(key)
         if found is None:
-            _facts.clear() if len(_facts) > 1024 else None
             found = _facts[key] = issue.ask(device.stream, "device.info")
     return found
 

@@ -31,7 +31,10 @@ _thread = _Thread()
 
 def get_current_stream(device_id: int = -1) -> Any:
     """The current stream of this thread on a device (default: the current device)."""
-    return _thread.current.get(runtime.getDevice() if device_id == -1 else device_id, Stream.null)
+    found = _thread.current.get(runtime.getDevice() if device_id == -1 else device_id)
+    if found is None or (found._held is not None and found._held.stream.closed):  # or of an earlier session
+        return Stream.null
+    return found
 
 
 def _make_current(stream: _BaseStream, device_id: int) -> None:

@@ -16,7 +16,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import sparse
+from rgpu.server import cupy_kernels, sparse
 from rgpu.server.backend import Backend
 from rgpu.server.cpu_scipy import INTERPOLATORS
 from rgpu.server.cupy_device import FUNCTIONS, Pools
@@ -25,7 +25,16 @@ from rgpu.server.table import OutOfMemoryError
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
-OVERRIDES: dict[str, Callable[..., Any]] = {**sparse.overrides("cupyx.scipy.sparse"), **INTERPOLATORS}
+OVERRIDES: dict[str, Callable[..., Any]] = {
+    **cupy_kernels.FUNCTIONS,
+    **sparse.overrides("cupyx.scipy.sparse"),
+    **INTERPOLATORS,
+}
+
+#: declared names that this backend refuses, and why
+MISSING = {
+    "kernel.module.symbol": "CuPy does not tell the size of a module's variable",
+}
 
 
 def override(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -55,6 +64,8 @@ class CupyBackend(Backend):
     def resolve(self, name: str) -> Callable[..., Any] | None:
         if name in FUNCTIONS:
             return functools.partial(FUNCTIONS[name], self)
+        if name.startswith("cupyx."):  # these modules take seconds to import; few sessions use them
+            return OVERRIDES.get(name) or functools.partial(_late, name)
         return OVERRIDES.get(name) or find(name)
 
     # ---- arrays -----------------------------------------------------------------------------------
@@ -177,6 +188,20 @@ def find(name: str) -> Callable[..., Any] | None:
                 return None
         found = inner
     return found
+
+
+def _late(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Look a function up when it is called for the first time, and call it."""
+    function = _found.get(name)
+    if function is None:
+        function = find(name)
+        if function is None:
+            raise NotImplementedError(f"{name} is not available on the cupy backend of this server")
+        _found[name] = function
+    return function(*args, **kwargs)
+
+
+_found: dict[str, Callable[..., Any]] = {}
 
 
 # ---- what the table spells differently ------------------------------------------------------------
