@@ -16,25 +16,17 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import cupy_kernels, sparse
+from rgpu.server import cupy_device, cupy_kernels, sparse
 from rgpu.server.backend import Backend
 from rgpu.server.cpu_scipy import INTERPOLATORS
-from rgpu.server.cupy_device import FUNCTIONS, Pools
+from rgpu.server.cupy_device import Pools
 from rgpu.server.table import OutOfMemoryError
 
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
-OVERRIDES: dict[str, Callable[..., Any]] = {
-    **cupy_kernels.FUNCTIONS,
-    **sparse.overrides("cupyx.scipy.sparse"),
-    **INTERPOLATORS,
-}
-
-#: declared names that this backend refuses, and why
-MISSING = {
-    "kernel.module.symbol": "CuPy does not tell the size of a module's variable",
-}
+FUNCTIONS = {**cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS}
+OVERRIDES: dict[str, Callable[..., Any]] = {**sparse.overrides("cupyx.scipy.sparse"), **INTERPOLATORS}
 
 
 def override(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

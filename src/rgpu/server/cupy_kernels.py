@@ -1,16 +1,19 @@
-"""Custom kernels on the cupy backend: CuPy's own kernel classes, compiled by NVRTC in this worker.
+"""Custom kernels on the cupy backend: CuPy's own classes compile and launch them.
 
 Of the client's compiler options only those that change the code are passed on: none may name a file of
-this host or run another program. Part of the cupy backend, which is the only one to import it.
+this host or run another program. The declared functions of the kernel group, with the same arguments as the cpu backend's. Part of the cupy
+backend, which is the only one to import it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable
 from typing import Any
 
 import cupy
+import numpy as np
 
 _OPTION = re.compile(
     r"(-D|-U|--define-macro=|--undefine-macro=|--?std=|-O\d|--?use_fast_math|--?ftz=|--?prec-|--?fmad=|-G$|-w$"
@@ -18,6 +21,7 @@ _OPTION = re.compile(
     r"|--device-as-default-execution-space|--extra-device-vectorization|--disable-warnings)"
 )
 _INCLUDE = re.compile(r"-I|--include-path=")
+_DEFAULT_SHARED = 48 << 10  # what a launch may use without asking first
 
 
 def options(given: Any) -> tuple[str, ...]:
@@ -29,71 +33,97 @@ def options(given: Any) -> tuple[str, ...]:
     return tuple(kept)
 
 
+class _Module:
+    """A source; CuPy compiles it at its first use."""
+
+    def __init__(
+        self, code: str, given: tuple, names: tuple, backend: str, translate_cucomplex: bool, cooperative: bool
+    ) -> None:
+        if backend != "nvrtc":
+            raise NotImplementedError(f"backend={backend!r} would run a program on the server; use 'nvrtc'")
+        self.cupy = cupy.RawModule(
+            code=code, options=options(given), backend=backend, name_expressions=names or None,
+            translate_cucomplex=translate_cucomplex, enable_cooperative_groups=cooperative,
+        )  # fmt: skip
+        self.kernels: dict[str, Any] = {}
+
+    def kernel(self, name: str) -> Any:
+        found = self.kernels.get(name)
+        if found is None:
+            found = self.kernels[name] = self.cupy.get_function(name)
+        return found
+
+
 def _elementwise(
-    in_params: str, out_params: str, operation: str, name: str, reduce_dims: bool, preamble: str,
-    loop_prep: str, after_loop: str, given: Any,
+    backend: Any, in_params: str, out_params: str, operation: str, name: str, reduce_dims: bool, preamble: str,
+    loop_prep: str, after_loop: str, given: tuple,
 ) -> Any:  # fmt: skip
-    return cupy.ElementwiseKernel(
-        in_params, out_params, operation, name, reduce_dims, preamble,
-        loop_prep=loop_prep, after_loop=after_loop, options=options(given),
-    )  # fmt: skip
+    rest = {"loop_prep": loop_prep, "after_loop": after_loop, "options": options(given)}
+    rest = {key: value for key, value in rest.items() if value}
+    return cupy.ElementwiseKernel(in_params, out_params, operation, name, reduce_dims, preamble, **rest)
 
 
 def _reduction(
-    in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: str,
-    name: str, reduce_type: str | None, preamble: str, given: Any,
+    backend: Any, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: str,
+    name: str, reduce_type: str | None, preamble: str, given: tuple,
 ) -> Any:  # fmt: skip
-    return cupy.ReductionKernel(
-        in_params, out_params, map_expr, reduce_expr, post_map_expr, identity, name, reduce_type,
-        preamble=preamble, options=options(given),
-    )  # fmt: skip
+    texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, identity)
+    return cupy.ReductionKernel(*texts, name, reduce_type, True, preamble, options(given))
+
+
+def _module(backend: Any, *content: Any) -> _Module:
+    return _Module(*content)
 
 
 def _made(outputs: Any) -> tuple[list, tuple]:
     """Output arrays, and those among them that are new: a new one is named by its dtype and shape."""
-    arrays = [x if isinstance(x, cupy.ndarray) else cupy.empty(tuple(x[1]), x[0]) for x in outputs]
+    arrays = [x if isinstance(x, cupy.ndarray) else cupy.empty(x[1], x[0]) for x in outputs]
     return arrays, tuple(a for a, x in zip(arrays, outputs) if a is not x)
 
 
-def _launch_elementwise(kernel: Any, inputs: tuple, outputs: tuple, size: int) -> tuple:
+def _launch_elementwise(backend: Any, kernel: Any, inputs: tuple, outputs: tuple, size: int) -> tuple:
     arrays, made = _made(outputs)
-    kernel(*inputs, *arrays, **({} if size == -1 else {"size": size}))
+    kernel(*inputs, *arrays, **({} if size < 0 else {"size": size}))
     return made
 
 
-def _launch_reduction(kernel: Any, inputs: tuple, outputs: tuple, axes: tuple, keepdims: bool) -> tuple:
+def _launch_reduction(backend: Any, kernel: Any, inputs: tuple, outputs: tuple, axes: tuple, keepdims: bool) -> tuple:
     arrays, made = _made(outputs)
-    kernel(*inputs, *arrays, axis=tuple(axes), keepdims=keepdims)
+    kernel(*inputs, *arrays, axis=axes, keepdims=keepdims)
     return made
 
 
-def _module(
-    code: str, given: Any, names: Any, backend: str, translate_cucomplex: bool, cooperative: bool
-) -> Any:
-    if backend != "nvrtc":
-        raise NotImplementedError(f"backend={backend!r} would run a program on the server; use 'nvrtc'")
-    return cupy.RawModule(
-        code=code,
-        options=options(given),
-        name_expressions=tuple(names) or None,
-        translate_cucomplex=translate_cucomplex,
-        enable_cooperative_groups=cooperative,
-    )
+def _load(backend: Any, module: _Module) -> None:
+    module.cupy.compile()
+
+
+def _function(backend: Any, module: _Module, name: str) -> dict:
+    return dict(module.kernel(name).attributes)
+
+
+def _symbol(backend: Any, module: _Module, name: str) -> Any:
+    pointer = module.cupy.get_global(name)
+    # CuPy asks the driver for the address and drops the size that comes with it.
+    address, size = ctypes.c_uint64(), ctypes.c_size_t()
+    driver = ctypes.CDLL("libcuda.so.1")
+    compiled = ctypes.c_void_p(module.cupy.module.ptr)
+    driver.cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), compiled, name.encode())
+    return cupy.ndarray((size.value,), np.uint8, memptr=pointer)
 
 
 def _launch(
-    module: Any, name: str, grid: tuple, block: tuple, arguments: tuple, by_value: tuple, shared: int, _: bool
-) -> None:
-    module.get_function(name)(tuple(grid), tuple(block), tuple(arguments), shared_mem=shared)
+    backend: Any, module: _Module, name: str, grid: tuple, block: tuple, arguments: tuple, by_value: tuple, shared: int,
+    cooperative: bool,
+) -> None:  # fmt: skip
+    kernel = module.kernel(name)
+    if shared > _DEFAULT_SHARED and kernel.max_dynamic_shared_size_bytes < shared:
+        kernel.max_dynamic_shared_size_bytes = shared
+    kernel(grid, block, arguments, shared_mem=shared)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "kernel.elementwise": _elementwise,
-    "kernel.elementwise.launch": _launch_elementwise,
-    "kernel.reduction": _reduction,
-    "kernel.reduction.launch": _launch_reduction,
-    "kernel.module": _module,
-    "kernel.module.load": lambda module: module.compile(),
-    "kernel.module.function": lambda module, name: dict(module.get_function(name).attributes),
-    "kernel.launch": _launch,
-}
+    "kernel.elementwise": _elementwise, "kernel.elementwise.launch": _launch_elementwise,
+    "kernel.reduction": _reduction, "kernel.reduction.launch": _launch_reduction,
+    "kernel.module": _module, "kernel.module.load": _load, "kernel.module.function": _function,
+    "kernel.module.symbol": _symbol, "kernel.launch": _launch,
+}  # fmt: skip
