@@ -6,7 +6,7 @@ A client's Python never runs on a server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,6 +96,35 @@ def diag_indices_from(arr: Any) -> tuple:
     return diag_indices(arr._meta.shape[0], arr._meta.ndim)
 
 
+class UniqueAllResult(NamedTuple):
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCountsResult(NamedTuple):
+    values: Any
+    counts: Any
+
+
+class UniqueInverseResult(NamedTuple):
+    values: Any
+    inverse_indices: Any
+
+
+def unique_all(x: Any) -> UniqueAllResult:
+    return UniqueAllResult(*dispatch.call("unique_all", x))
+
+
+def unique_counts(x: Any) -> UniqueCountsResult:
+    return UniqueCountsResult(*dispatch.call("unique_counts", x))
+
+
+def unique_inverse(x: Any) -> UniqueInverseResult:
+    return UniqueInverseResult(*dispatch.call("unique_inverse", x))
+
+
 def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
     """``asarray`` that refuses infinities and NaNs (waits)."""
     result = creation.asarray(a, dtype, order)
@@ -111,6 +140,8 @@ def asfarray(a: Any, dtype: Any = np.float64) -> Any:
 
 NAMES: dict[str, Any] = {
     function.__name__: function
-    for function in (apply_along_axis, apply_over_axes, fromfunction, piecewise, asarray_chkfinite, asfarray, diag_indices,
-                     diag_indices_from)  # fmt: skip
-}
+    for function in (
+        apply_along_axis, apply_over_axes, fromfunction, piecewise, asarray_chkfinite, asfarray, diag_indices,
+        diag_indices_from, unique_all, unique_counts, unique_inverse,
+    )
+}  # fmt: skip

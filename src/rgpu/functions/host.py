@@ -172,6 +172,40 @@ def _removed(name: str) -> Callable[..., Any]:
     return function
 
 
+def make_aligned_dtype(dtype: Any, *, alignment: int = -1, recurse: bool = True) -> np.dtype:
+    """A structured dtype padded so that a GPU may read every field: complex numbers by their size."""
+    dtype = np.dtype(dtype)
+    if dtype.names is None:
+        raise ValueError("make_aligned_dtype() only supports structured dtypes.")
+    made, least = _aligned(dtype, recurse)
+    if alignment == -1 or alignment == least:
+        return made
+    if alignment < least or alignment & (alignment - 1):
+        raise ValueError(f"alignment must be a power of two and at least {least}, not {alignment}")
+    spec = {"names": made.names, "formats": [made.fields[n][0] for n in made.names],
+            "offsets": [made.fields[n][1] for n in made.names], "itemsize": -(-made.itemsize // alignment) * alignment}
+    return np.dtype(spec)
+
+
+def _aligned(dtype: np.dtype, recurse: bool) -> tuple[np.dtype, int]:
+    """The padded dtype and its alignment."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        made, alignment = _aligned(base, recurse)
+        return np.dtype((made, shape)), alignment
+    if dtype.names is None or not recurse:
+        return dtype, dtype.itemsize if dtype.kind == "c" else dtype.alignment
+    formats, offsets, end, widest = [], [], 0, 1
+    for name in dtype.names:
+        made, alignment = _aligned(dtype.fields[name][0], recurse)
+        offset = -(-end // alignment) * alignment
+        formats.append(made)
+        offsets.append(offset)
+        end, widest = offset + made.itemsize, max(widest, alignment)
+    spec = {"names": list(dtype.names), "formats": formats, "offsets": offsets, "itemsize": -(-end // widest) * widest}
+    return np.dtype(spec), widest
+
+
 def show_config(*, _full: bool = False) -> None:
     """Print what serves this program."""
     from rgpu._version import __version__
@@ -208,6 +242,7 @@ def fill(names: dict[str, Any]) -> None:
     names["format_parser"] = np.rec.format_parser
     names["DataSource"] = np.lib.npyio.DataSource
     for function in (can_cast, common_type, isscalar, isfortran, ndim, size, shape, iterable, get_array_module, asnumpy,
-                     obj2sctype, issctype, issubclass_, issubsctype, sctype2char, show_config, who):  # fmt: skip
+                     obj2sctype, issctype, issubclass_, issubsctype, sctype2char, show_config, who,
+                     make_aligned_dtype):  # fmt: skip
         function.__module__ = "cupy"
         names[function.__name__] = function

@@ -103,8 +103,12 @@ def scalar(value: Any, dtype: np.dtype) -> Any:
         raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
     if not isinstance(value, bool | int | float | complex | np.generic | np.ndarray) and dtype.kind != "V":
         raise TypeError(f"Unsupported type {type(value)}")
+    if getattr(value, "dtype", dtype).kind == "c" and dtype.kind not in "bcV":
+        warnings.warn(
+            "Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning, stacklevel=4
+        )
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore")
         if dtype.kind == "V" and dtype.names is not None and not isinstance(value, np.ndarray | np.generic):
             return np.array(value, dtype=dtype)
         found = np.asarray(value)

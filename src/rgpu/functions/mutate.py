@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,47 @@ def unravel_index(indices: Any, dims: Any, order: str = "C") -> tuple:
     return dispatch.call("unravel_index", indices.astype(np.int64), dims, order=order)
 
 
+def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "wrap", order: str = "C") -> Any:
+    """Flat indices of coordinates; ``mode='raise'`` waits, because a wrong index is an error."""
+    dims = creation.checked_shape(dims)
+    modes = mode if isinstance(mode, tuple) else (mode,) * len(dims)
+    order = "C" if order is None else order
+    if order not in ("C", "F") or any(m not in ("raise", "wrap", "clip") for m in modes):
+        raise ValueError("order or mode not understood")
+    if len(multi_index) != len(dims) or len(modes) != len(dims):
+        raise ValueError(f"parameter multi_index must be a sequence of length {len(dims)}")
+    if math.prod(dims) > np.iinfo(np.int64).max:
+        raise ValueError("invalid dims: array size defined by dims is larger than the maximum possible size")
+    indices = [x if isinstance(x, Remote) else creation.array(x) for x in multi_index]
+    for x, extent, how in zip(indices, dims, modes):
+        if x._meta.dtype.kind not in "iu":
+            raise TypeError("only int indices permitted")
+        if how == "raise" and x._meta.size:
+            low, high = int(dispatch.call("min", x)), int(dispatch.call("max", x))
+            if low < 0 or high >= extent:
+                raise ValueError("invalid entry in coordinates array")
+    modes = tuple("wrap" if m == "raise" else m for m in modes)
+    return dispatch.call("ravel_multi_index", tuple(x.astype(np.int64) for x in indices), dims, mode=modes, order=order)
+
+
+def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    """The elements moved along axes, around the end."""
+    if not isinstance(a, Remote):
+        a = creation.array(a)
+    if isinstance(shift, str):
+        shift = int(shift)
+    if axis is not None:
+        shifts = shift.tolist() if isinstance(shift, Remote | np.ndarray) else shift
+        try:
+            shape = np.broadcast_shapes(np.shape(shifts), np.shape(axis))
+        except ValueError:
+            raise ValueError("shift and axis must broadcast together") from None
+        if len(shape) > 1:
+            raise ValueError("'shift' and 'axis' should be scalars or 1D sequences")
+        predict.normalize_axis(tuple(dict.fromkeys(np.atleast_1d(axis).tolist())), a._meta.ndim)
+    return dispatch.call("roll", a, shift, axis)
+
+
 def mask_indices(n: int, mask_func: Any, k: Any = 0) -> tuple:
     """Where ``mask_func(ones((n, n)), k)`` is true (waits)."""
     return mask_func(creation.ones((n, n), np.int8), k).nonzero()
@@ -136,5 +178,5 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0) -> tuple:
 
 NAMES: dict[str, Any] = {
     function.__name__: function
-    for function in (place, put, putmask, put_along_axis, fill_diagonal, unravel_index, mask_indices)
+    for function in (place, put, putmask, put_along_axis, fill_diagonal, unravel_index, ravel_multi_index, roll, mask_indices)
 }

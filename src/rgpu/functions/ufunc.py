@@ -12,7 +12,7 @@ import numpy as np
 
 from rgpu.client import predict
 from rgpu.client.remote import Remote
-from rgpu.functions import creation, dispatch
+from rgpu.functions import creation, dispatch, views
 from rgpu.wire.functions import BY_NAME, Function
 
 
@@ -76,6 +76,7 @@ class ufunc:  # noqa: N801 - CuPy's name
         name = self._function.name
         if outs and any(x is not None for x in outs):
             self._check_out(tree, outs, options.get("casting", "same_kind"))
+            outs = self._completed(tree, outs)
             if where is not True:
                 options["where"] = where
             call_args = (name, *args)
@@ -86,6 +87,14 @@ class ufunc:  # noqa: N801 - CuPy's name
         if where is not True:
             options["where"] = where
         return dispatch.call_predicted("ufunc.call", tree, None, name, *args, (), options)
+
+    @staticmethod
+    def _completed(tree: Any, outs: tuple) -> tuple:
+        """As many outputs as results: those that were left out are made."""
+        results = tree if isinstance(tree, tuple) else (tree,)
+        outs = outs + (None,) * (len(results) - len(outs))
+        stream = next(x._stream for x in outs if x is not None)
+        return tuple([views.empty(meta, stream) if x is None else x for meta, x in zip(results, outs)])
 
     @staticmethod
     def _check_out(tree: Any, outs: tuple, casting: str) -> None:
@@ -119,8 +128,6 @@ class ufunc:  # noqa: N801 - CuPy's name
 
     def outer(self, A: Any, B: Any, **kwargs: Any) -> Any:
         A, B = (x if isinstance(x, Remote) else creation.array(x) for x in (A, B))
-        from rgpu.functions import views
-
         return self(views.reshape(A, A._meta.shape + (1,) * B._meta.ndim), B, **kwargs)
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:

@@ -163,6 +163,10 @@ def broadcast_to(array: Remote, shape: Any) -> Any:
 
 
 def ravel(array: Any, order: str = "C") -> Any:
-    if order == "K":
-        order = "F" if array._meta.f and not array._meta.c else "C"
-    return reshape(array, -1, order)
+    """One dimension; 'K' is the order in memory."""
+    order = {"c": "C", "f": "F", "a": "A", "k": "K", None: "C"}.get(order, order)
+    if order != "K":
+        return reshape(array, -1, order)
+    strides = array._meta.strides
+    axes = sorted(range(len(strides)), key=lambda axis: (-abs(strides[axis]), axis))
+    return reshape(apply(np.ndarray.transpose, array, axes) if strides else array, -1)

@@ -114,6 +114,8 @@ VALUES: dict[str, Any] = {
     "cupy._core.get_reduction_accelerators": list,
     "cupy._core.set_routine_accelerators": lambda accelerators: None,
     "cupy._core.set_reduction_accelerators": lambda accelerators: None,
+    "cupy._core._accelerator.ACCELERATOR_CUB": 1,
+    "cupy._core._accelerator.ACCELERATOR_CUTENSOR": 2,
     "cupy._util.ENABLE_SLICE_COPY": False,
     "cupyx.scipy.sparse.issparse": lambda x: False,
     "cupy.random._generator._random_states": {},
