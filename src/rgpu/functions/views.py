@@ -36,7 +36,7 @@ def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
 
 def same_memory(a: Any, b: Any) -> bool:
     """Whether two arrays have one root."""
-    return (a._root or a) is (b._root or b)
+    return (a if a._root is None else a._root) is (b if b._root is None else b._root)
 
 
 def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any) -> Any:
