@@ -89,25 +89,25 @@ def _at_least(name: str) -> Callable[..., Any]:
 
 
 def real(val: Any) -> Any:
-    return val.real if isinstance(val, Remote) else np.real(val)
+    return (val if isinstance(val, Remote) else creation.array(val)).real
 
 
 def imag(val: Any) -> Any:
-    return val.imag if isinstance(val, Remote) else np.imag(val)
+    return (val if isinstance(val, Remote) else creation.array(val)).imag
 
 
 def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
     """Whether two arrays have a byte in common; never waits."""
     if not isinstance(a, Remote) or not isinstance(b, Remote):
         return False
-    if views.root_of(a) is not views.root_of(b) or not a._meta.size or not b._meta.size:
+    if not views.same_memory(a, b) or not a._meta.size or not b._meta.size:
         return False
     return np.shares_memory(_placed(a), _placed(b), max_work)
 
 
 def may_share_memory(a: Any, b: Any, max_work: Any = None) -> bool:
     """As ``shares_memory``, from the arrays' bounds only."""
-    if not isinstance(a, Remote) or not isinstance(b, Remote) or views.root_of(a) is not views.root_of(b):
+    if not isinstance(a, Remote) or not isinstance(b, Remote) or not views.same_memory(a, b):
         return False
     return np.may_share_memory(_placed(a), _placed(b))
 
