@@ -47,6 +47,7 @@ _EVENT = struct.Struct("=H")
 _NEVER = 1e9
 LOOK = 0.001  # seconds between looks at the monitor: one costs as much as a receive
 UNSURE, RECHECK = 0.1, 0.005  # seconds after an event during which a ROUTER asks again, and how often
+DOWN_RECHECK = 0.1  # how often it asks for as long as its client is not there
 
 _context: zmq.Context | None = None
 _context_lock = threading.Lock()
@@ -360,10 +361,12 @@ class RouterLink(ZmqLink):
         if seen:
             self._handshake |= _UP in seen
             self._unsure_until = now + UNSURE
-        elif now >= self._unsure_until:
+        sure = now >= self._unsure_until
+        if sure and self._up:
             self._recheck_within = _NEVER
             return []
-        self._recheck_within = RECHECK
+        # Down: the ROUTER of a busy machine may learn late of a client whose event is long past.
+        self._recheck_within = DOWN_RECHECK if sure else RECHECK
         here = self._client_is_here()
         changes = []
         if self._up and (not here or self._handshake):
