@@ -548,7 +548,9 @@ def _equality(name: str, different: bool) -> Any:
 
 def _binary_operator(function: Any, special: Any = None) -> Any:
     def forward(self: Any, other: Any) -> Any:
-        return dispatch.binary(function, self, other) if not _defers(other) else NotImplemented
+        if type(other) in _KNOWN or not _defers(other):
+            return dispatch.binary(function, self, other)
+        return NotImplemented
 
     def reflected(self: Any, other: Any) -> Any:
         return dispatch.binary(function, other, self) if not _defers(other) else NotImplemented
