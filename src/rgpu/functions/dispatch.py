@@ -96,6 +96,8 @@ def binary(function: Function, a: Any, b: Any) -> Any:
     elif type(a) not in plain and like(a) is not a:
         return binary(function, like(a), b)
     else:
+        if not isinstance(a, _SCALARS) and hasattr(a, "__cupy_get_ndarray__"):
+            return binary(function, a.__cupy_get_ndarray__(), b)
         left, wire_a = a, operand(a)
     if isinstance(b, Remote):
         if b._stream is not stream:
@@ -104,6 +106,8 @@ def binary(function: Function, a: Any, b: Any) -> Any:
     elif type(b) not in plain and like(b) is not b:
         return binary(function, a, like(b))
     else:
+        if not isinstance(b, _SCALARS) and hasattr(b, "__cupy_get_ndarray__"):
+            return binary(function, a, b.__cupy_get_ndarray__())
         right, wire_b = b, operand(b)
     meta = predict.elementwise(function.name, (left, right))
     if type(meta) is tuple:
@@ -220,6 +224,8 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
         return unary(function, args[0])
     stream = pool.current_stream()
     out = kwargs.get("out")
+    if kind == "scan" and not isinstance(args[0], Remote):
+        raise TypeError(f"Unsupported type {type(args[0])}")
     if isinstance(out, Remote) and out._stream is not stream:
         with out._stream.device:
             return call(name, *args, **kwargs)
@@ -249,11 +255,14 @@ def into(out: Any, name: str, args: tuple, kwargs: dict) -> Any:
     """``name(..., out=out)``: the result, assigned. Reductions and scans cast as they like, as CuPy's do."""
     if not isinstance(out, Remote):
         raise TypeError(f"Output arguments type must be cupy.ndarray, not {type(out)}")
-    result = call(name, *args, **{key: x for key, x in kwargs.items() if key != "out"})
+    casting = kwargs.get("casting") if name == "matmul" else None
+    rest = {key: x for key, x in kwargs.items() if key != "out" and (key != "casting" or casting is None)}
+    result = call(name, *args, **rest)
     source, target = result._meta, out._meta
     if source.shape != target.shape:
         raise ValueError(f"Output shape mismatch: expected {source.shape}, got {target.shape}")
-    casting = "unsafe" if BY_NAME[name].kind in ("reduce", "scan") else "same_kind"
+    if casting is None:
+        casting = "unsafe" if BY_NAME[name].kind in ("reduce", "scan") or name.startswith("cumulative") else "same_kind"
     if not np.can_cast(source.dtype, target.dtype, casting):
         raise TypeError(f"Cannot cast the result from {source.dtype!r} to {target.dtype!r} with casting rule {casting!r}")
     run_internal("ndarray.astype", out, result)

@@ -19,6 +19,7 @@ from rgpu.functions import (
     polynomials,
     shapes,
     signatures,
+    vectorized,
 )
 from rgpu.functions.ufunc import UFUNCS, ufunc
 from rgpu.wire.functions import BY_NAME
@@ -61,6 +62,6 @@ def fill(names: dict, namespace: str) -> None:
                 names[name] = getattr(creation, name)
         host.fill(names)
         files.fill(names)
-        for table in (shapes.NAMES, grids.NAMES, callables.NAMES, mutate.NAMES, polynomials.NAMES):
+        for table in (shapes.NAMES, grids.NAMES, callables.NAMES, mutate.NAMES, polynomials.NAMES, vectorized.NAMES):
             names.update(table)
         names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast, copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)

@@ -121,7 +121,6 @@ class poly1d:  # noqa: N801 - CuPy's name
 
     __module__ = "cupy"
     __hash__ = None  # type: ignore[assignment]
-    __array_priority__ = 101
 
     def __init__(self, c_or_r: Any, r: bool = False, variable: str | None = None) -> None:
         if isinstance(c_or_r, poly1d | np.poly1d):

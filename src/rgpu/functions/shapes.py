@@ -89,11 +89,11 @@ def _at_least(name: str) -> Callable[..., Any]:
 
 
 def real(val: Any) -> Any:
-    return val.real if isinstance(val, Remote) else np.real(val)
+    return (val if isinstance(val, Remote) else creation.array(val)).real
 
 
 def imag(val: Any) -> Any:
-    return val.imag if isinstance(val, Remote) else np.imag(val)
+    return (val if isinstance(val, Remote) else creation.array(val)).imag
 
 
 def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:

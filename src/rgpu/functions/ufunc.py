@@ -68,7 +68,8 @@ class ufunc:  # noqa: N801 - CuPy's name
             if x is not None and not isinstance(x, Remote):
                 raise TypeError("return arrays must be of ArrayType")
         if not any(isinstance(x, Remote) for x in args):
-            args = (creation.array(args[0]), *args[1:])
+            typed = next((i for i, x in enumerate(args) if isinstance(x, np.generic)), 0)
+            args = (*args[:typed], creation.array(args[typed]), *args[typed + 1 :])
         options = {key: value for key, value in options.items() if value is not None}
         operands = tuple(x._meta if isinstance(x, Remote) else x for x in args)
         limits = {key: np.dtype(value) if key == "dtype" else value for key, value in options.items() if key in ("dtype", "casting")}

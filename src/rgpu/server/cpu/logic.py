@@ -56,6 +56,19 @@ def _argmin(
     return result if dtype is None else result.astype(dtype)
 
 
+def _packing(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(a: np.ndarray, axis: Any = None, bitorder: Any = "big") -> Any:
+        if bitorder not in ("big", "little"):
+            raise ValueError("bitorder must be either 'big' or 'little'")
+        return function(a, axis=axis, bitorder=bitorder)
+
+    return call
+
+
+override("packbits")(_packing(np.packbits))
+override("unpackbits")(_packing(np.unpackbits))
+
+
 @override("lexsort")
 def _lexsort(keys: np.ndarray) -> Any:
     if keys.ndim == 1:
