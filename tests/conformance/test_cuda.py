@@ -13,7 +13,7 @@ import weakref
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(25)
 
 
 # ---- devices --------------------------------------------------------------------------------------
