@@ -308,26 +308,32 @@ struct Kernel<function> {
     static inline __attribute__((always_inline)) void call(char* const* a, std::index_sequence<I...>) {
         function(*reinterpret_cast<std::remove_cv_t<P>*>(a[I])...);
     }
+    template <size_t... I>
+    static void one_by_one(char* const* a, unsigned nx, unsigned ny, unsigned nz, std::index_sequence<I...>) {
+        const std::tuple<std::remove_cv_t<P>...> values{*reinterpret_cast<std::remove_cv_t<P>*>(a[I])...};
+        for (unsigned z = 0; z < nz; ++z)
+            for (unsigned y = 0; y < ny; ++y)
+                for (unsigned x = 0; x < nx; ++x) {
+                    threadIdx.x = x, threadIdx.y = y, threadIdx.z = z;
+                    function(std::get<I>(values)...);
+                }
+    }
     static void one(void* a) { call((char* const*)a, std::index_sequence_for<P...>()); }
 
     static void run(const int64_t* geometry, char* const* a, int64_t first, int64_t last) {
-        gridDim = dim3(geometry[0], geometry[1], geometry[2]);
-        blockDim = dim3(geometry[3], geometry[4], geometry[5]);
+        // Member by member: as long as no address of these is taken, no pointer of a kernel can mean them.
+        gridDim.x = geometry[0], gridDim.y = geometry[1], gridDim.z = geometry[2];
+        blockDim.x = geometry[3], blockDim.y = geometry[4], blockDim.z = geometry[5];
         const unsigned nx = blockDim.x, ny = blockDim.y, nz = blockDim.z;
 #ifdef RGPU_FIBERS
         prepare_block();
 #endif
         for (int64_t i = first; i < last; ++i) {
-            blockIdx = {unsigned(i % geometry[0]), unsigned(i / geometry[0] % geometry[1]), unsigned(i / geometry[0] / geometry[1])};
+            blockIdx.x = i % geometry[0], blockIdx.y = i / geometry[0] % geometry[1], blockIdx.z = i / geometry[0] / geometry[1];
 #ifdef RGPU_FIBERS
             run_block(nx, ny, nz, one, (void*)a);
 #else
-            for (unsigned z = 0; z < nz; ++z)
-                for (unsigned y = 0; y < ny; ++y)
-                    for (unsigned x = 0; x < nx; ++x) {
-                        threadIdx = {x, y, z};
-                        call(a, std::index_sequence_for<P...>());
-                    }
+            one_by_one(a, nx, ny, nz, std::index_sequence_for<P...>());
 #endif
         }
     }
