@@ -16,15 +16,16 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import sparse
+from rgpu.server import cupy_device, cupy_kernels, sparse
 from rgpu.server.backend import Backend
 from rgpu.server.cpu_scipy import INTERPOLATORS
-from rgpu.server.cupy_device import FUNCTIONS, Pools
+from rgpu.server.cupy_device import Pools
 from rgpu.server.table import OutOfMemoryError
 
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
+FUNCTIONS = {**cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS}
 OVERRIDES: dict[str, Callable[..., Any]] = {**sparse.overrides("cupyx.scipy.sparse"), **INTERPOLATORS}
 
 
