@@ -55,6 +55,10 @@ class _Source:
         flags = (bool(self.translate_cucomplex), bool(self.enable_cooperative_groups))
         return launch.kernel(stream, "kernel.module", *content, *flags, anew=anew)
 
+    def __reduce__(self) -> Any:
+        """By content: whoever unpickles it compiles it again."""
+        return _restored, (isinstance(self, RawKernel), {key: getattr(self, key) for key in _STATE if hasattr(self, key)})
+
     def compile(self, log_stream: Any = None) -> None:
         """Compile now, and wait for it. The worker keeps the compiler's remarks; ``log_stream`` gets none."""
         stream = pool.current_stream()
@@ -110,12 +114,6 @@ class RawKernel(_Source):
         stream = pool.current_stream()
         return _ask(stream, "kernel.module.function", self._object(stream), self.name)
 
-    def __getstate__(self) -> dict:
-        return {key: getattr(self, key) for key in _STATE}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self.__name__ = state["name"]
 
 
 def _attribute(name: str) -> Any:
@@ -217,9 +215,7 @@ class RawModule(_Source):
         if self.code is None:
             self._no_file()
         _ask(stream, "kernel.module.function", self._object(stream), name)
-        found = RawKernel.__new__(RawKernel)
-        found.__dict__.update({key: getattr(self, key) for key in _STATE if key != "name"}, name=name, __name__=name)
-        return found
+        return _restored(True, {**{key: getattr(self, key) for key in _STATE if key != "name"}, "name": name})
 
     def _no_file(self) -> None:
         with open(str(self.file_path), "rb"):  # a file that is not there is the more useful error
@@ -231,6 +227,14 @@ class RawModule(_Source):
 
         stream = pool.current_stream()
         return pointer_of(_ask(stream, "kernel.module.symbol", self._object(stream), name))
+
+
+def _restored(kernel: bool, state: dict) -> Any:
+    found = object.__new__(RawKernel if kernel else RawModule)
+    found.__dict__.update(state)
+    if kernel:
+        found.__name__ = state["name"]
+    return found
 
 
 def _driver_error(status: int, why: str) -> Exception:

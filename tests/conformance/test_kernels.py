@@ -1,0 +1,277 @@
+"""Custom kernels as CuPy documents them: results, predicted without waiting, and errors."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+SQUARE = "z = (x - y) * (x - y)"
+
+
+def rounds(cp):
+    return cp.stats()["round_trips"]
+
+
+# ---- element-wise ---------------------------------------------------------------------------------
+
+
+def test_elementwise_broadcasts_and_nobody_waits(cp):
+    kernel = cp.ElementwiseKernel("T x, T y", "T z", SQUARE, "square")
+    a, b = cp.arange(10, dtype="f4").reshape(2, 5), cp.arange(5, dtype="f4")
+    before = rounds(cp)
+    z = kernel(a, b)
+    again = kernel(z, 2, z)
+    assert (z.shape, z.dtype) == ((2, 5), np.float32)
+    assert again is z
+    assert rounds(cp) == before
+    first = (np.arange(10, dtype="f4").reshape(2, 5) - np.arange(5, dtype="f4")) ** 2
+    np.testing.assert_array_equal(z.get(), (first - 2) ** 2)
+
+
+@pytest.mark.parametrize("dtype", "?bBhHiIlLqQefdFD")
+def test_types(cp, dtype):
+    kernel = cp.ElementwiseKernel("T x, T y", "T z", "z = x + y")
+    x = np.arange(6).astype(dtype).reshape(2, 3)
+    np.testing.assert_array_equal(kernel(cp.asarray(x), x.dtype.type(1)).get(), x + x.dtype.type(1))
+
+
+def test_any_layout(cp):
+    kernel = cp.ElementwiseKernel("T x, T y", "T z", "z = 10 * x + y + 100 * i")
+    x = np.arange(24, dtype="i8").reshape(2, 3, 4)
+    for view in (lambda a: a.T, lambda a: a[:, ::-1, ::2], lambda a: a[0, :, None], lambda a: a[1, 2, 3], lambda a: a[:, :0]):
+        expected = 10 * view(x) + 1 + 100 * np.arange(view(x).size).reshape(view(x).shape)
+        np.testing.assert_array_equal(kernel(view(cp.asarray(x)), 1).get(), expected)
+
+
+def test_raw_parameters_size_and_indexer(cp):
+    kernel = cp.ElementwiseKernel("raw T x, int32 m", "T z", "z = x[m - 1 - i] + n + _ind.size() + x.shape()[0]")
+    np.testing.assert_array_equal(kernel(cp.arange(6), 6, size=6).get(), np.arange(6)[::-1] + 18)
+    two = cp.ElementwiseKernel("raw T x", "T z", "int p[2] = {int(i), 1}; z = x[p]")
+    np.testing.assert_array_equal(two(cp.arange(12).reshape(2, 6).T, size=6).get(), np.arange(6) + 6)
+    shaped = cp.ElementwiseKernel("T x", "T z", "z = _ind.get()[0] * 100 + _ind.get()[1]", reduce_dims=False)
+    np.testing.assert_array_equal(shaped(cp.zeros((2, 3))).get(), np.add.outer(np.arange(2) * 100, np.arange(3)))
+
+
+def test_several_outputs_preamble_and_control_flow(cp):
+    kernel = cp.ElementwiseKernel(
+        "T x", "T low, float64 high", "if (x > 2) { low = twice(x); high = x; return; } low = 0; high = -1",
+        preamble="__device__ T twice(T x) { return 2 * x; }",
+    )  # fmt: skip
+    low, high = kernel(cp.arange(5))
+    assert low.get().tolist() == [0, 0, 0, 6, 8]
+    assert high.get().tolist() == [-1, -1, -1, 3, 4]
+    assert isinstance(cp.ElementwiseKernel("T x", "T z", "z = x", return_tuple=True)(cp.ones(2)), tuple)
+    assert cp.ElementwiseKernel("T x", "T z", "z = x", no_return=True)(cp.ones(2)) is None
+
+
+def test_atomics_over_all_cores(cp):
+    kernel = cp.ElementwiseKernel("T x", "raw int32 bins", "atomicAdd(&bins[(int)x % 7], 1)")
+    bins = cp.zeros(7, "i4")
+    kernel(cp.arange(700_000), bins)
+    assert bins.get().tolist() == [100_000] * 7
+
+
+def test_elementwise_mistakes(cp):
+    kernel = cp.ElementwiseKernel("T x, T y", "T z", SQUARE, "square")
+    a = cp.ones(3)
+    with pytest.raises(TypeError, match="Wrong number of arguments for 'square'"):
+        kernel(a)
+    with pytest.raises(TypeError, match="Type is mismatched"):
+        kernel(a, a.astype("f4"))
+    with pytest.raises(TypeError, match="Unsupported type"):
+        kernel(a, np.ones(3))
+    with pytest.raises(ValueError, match="Out shape is mismatched"):
+        kernel(a, a, cp.ones(4)[:, None])
+    with pytest.raises(ValueError, match="Specified 'size' can"):
+        kernel(a, a, size=3)
+    with pytest.raises(ValueError, match="Loop size is undecided"):
+        kernel(1, 2)
+    with pytest.raises(ValueError, match="Invalid kernel name"):
+        cp.ElementwiseKernel("T x", "T y", "y = x", "1")
+    with pytest.raises(ValueError, match="Can not use 'i'"):
+        cp.ElementwiseKernel("T i", "T y", "y = i")
+
+
+def test_what_does_not_compile_poisons_its_results(cp):
+    z = cp.ElementwiseKernel("T x", "T z", "z = no_such_function(x)")(cp.ones(3))
+    with pytest.raises(cp.cuda.compiler.CompileException, match="no_such_function") as caught:
+        z.get()
+    assert "no_such_function" in caught.value.source
+    assert cp.ones(2).get().tolist() == [1, 1]
+
+
+# ---- reductions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, (0, 1), (0, 2), (1, 2), -1])
+def test_reduction_over_any_axes(cp, axis):
+    norm = cp.ReductionKernel("T x, T y", "T z", "x * y", "a + b", "z = sqrt(a)", "0", "norm")
+    x = np.random.rand(7, 33, 12)
+    for a, b in ((x, x), (x.T.copy().T, x), (x[::-1, ::2], x[::-1, ::2] * 2), (x, x[:, :1])):
+        expected = np.sqrt((a * b).sum(axis))
+        before = rounds(cp)
+        result = norm(cp.asarray(a), cp.asarray(b), axis=axis)
+        assert rounds(cp) == before
+        assert result.shape == expected.shape
+        np.testing.assert_allclose(result.get(), expected)
+        kept = norm(cp.asarray(a), cp.asarray(b), axis=axis, keepdims=True)
+        np.testing.assert_allclose(kept.get(), np.sqrt((a * b).sum(axis, keepdims=True)))
+
+
+def test_reduction_types_and_index(cp):
+    where = cp.ReductionKernel(
+        "T x", "int64 z", "pair(x, _J)", "less(a, b)", "z = a.at", "pair()", reduce_type="pair",
+        preamble="""struct pair { T value; long long at; __device__ pair() : value(1e30), at(-1) {}
+                    __device__ pair(T v, long long at) : value(v), at(at) {} };
+                    __device__ pair less(pair a, pair b) { return b.value < a.value ? b : a; }""",
+    )  # fmt: skip
+    x = np.random.rand(40, 300)
+    np.testing.assert_array_equal(where(cp.asarray(x), axis=1).get(), x.argmin(1))
+    np.testing.assert_array_equal(where(cp.asarray(x), axis=0).get(), x.argmin(0))
+    assert int(where(cp.asarray(x))) == x.argmin()
+
+
+def test_large_reduction_uses_every_part(cp):
+    total = cp.ReductionKernel("T x", "int64 z", "x", "a + b", "z = a", "0", "total")
+    assert int(total(cp.arange(1_000_003, dtype="i4"))) == 1_000_003 * 1_000_002 // 2
+
+
+def test_reduction_mistakes(cp):
+    kernel = cp.ReductionKernel("T x", "T z", "x", "max(a, b)", "z = a", None, "largest")
+    with pytest.raises(ValueError, match="no identity"):
+        kernel(cp.ones(0))
+    with pytest.raises(np.exceptions.AxisError):
+        kernel(cp.ones(3), axis=1)
+    with pytest.raises(TypeError, match="Wrong number of arguments"):
+        kernel(cp.ones(3), cp.ones(3), cp.ones(3))
+
+
+# ---- raw ------------------------------------------------------------------------------------------
+
+RAW = r"""
+#include <cupy/complex.cuh>
+__constant__ float table[4];
+__device__ int calls = 0;
+extern "C" {
+__global__ void add(const float* x, const float* y, float* z, int n) {
+    int i = blockDim.x * blockIdx.x + threadIdx.x;
+    if (i < n) { z[i] = x[i] + y[i]; atomicAdd(&calls, 1); }
+}
+__global__ void look(float* x) { x[threadIdx.x] = table[threadIdx.x]; }
+}
+template <typename T> __global__ void square(T* x) { x[threadIdx.x] *= x[threadIdx.x]; }
+"""
+
+
+def test_raw_kernel_never_waits(cp):
+    kernel = cp.RawKernel(RAW, "add")
+    x, z = cp.arange(100, dtype="f4"), cp.zeros(100, "f4")
+    before = rounds(cp)
+    kernel((7,), (16,), (x, x, z, 100))
+    assert rounds(cp) == before
+    np.testing.assert_array_equal(z.get(), 2 * np.arange(100))
+    part = cp.zeros(10, "f4")
+    kernel((1,), (16,), (x[50:], x, part[5:], cp.int32(5)))
+    assert part.get().tolist() == [0] * 5 + [50, 52, 54, 56, 58]
+    assert kernel.attributes["max_threads_per_block"] >= 1024
+    assert pickle.loads(pickle.dumps(kernel)).name == "add"
+
+
+def test_module_with_templates_and_variables(cp):
+    module = cp.RawModule(code=RAW, name_expressions=["square<int>", "square<complex<double>>"])
+    table = cp.ndarray((4,), "f4", module.get_global("table"))
+    table[...] = cp.asarray([1, 2, 3, 4], dtype="f4")
+    x = cp.zeros(4, "f4")
+    module.get_function("look")((1,), (4,), (x,))
+    assert x.get().tolist() == [1, 2, 3, 4]
+    for name, dtype in (("square<int>", "i4"), ("square<complex<double>>", "c16")):
+        x = (cp.arange(4) + 1).astype(dtype)
+        module.get_function(name)((1,), (4,), (x,))
+        np.testing.assert_array_equal(x.get(), [1, 4, 9, 16])
+    for missing in ("square<float>", "square", "nothing"):
+        with pytest.raises(cp.cuda.driver.CUDADriverError, match="named symbol not found"):
+            module.get_function(missing)
+    with pytest.raises(cp.cuda.driver.CUDADriverError, match="named symbol not found"):
+        module.get_global("nothing")
+
+
+def test_blocks_with_barriers_and_shared_memory(cp):
+    code = r"""extern "C" __global__ void total(const float* x, float* out, int n) {
+        extern __shared__ float part[];
+        __shared__ int threads;
+        int t = threadIdx.x;
+        if (t == 0) threads = blockDim.x;
+        float v = 0;
+        for (int i = blockIdx.x * blockDim.x + t; i < n; i += blockDim.x * gridDim.x) v += x[i];
+        part[t] = v;
+        __syncthreads();
+        for (int k = threads / 2; k > 0; k /= 2) { if (t < k) part[t] += part[t + k]; __syncthreads(); }
+        if (t == 0) atomicAdd(out, part[0]);
+    }"""
+    out = cp.zeros(1, "f4")
+    cp.RawKernel(code, "total")((8,), (128,), (cp.ones(10_000, "f4"), out, 10_000), shared_mem=512)
+    assert float(out[0]) == 10_000
+
+
+def test_warps(cp):
+    code = r"""extern "C" __global__ void warp(int* sum, int* vote, int* counted) {
+        int lane = threadIdx.x % 32, v = lane;
+        for (int o = 16; o; o /= 2) v += __shfl_xor_sync(0xffffffff, v, o);
+        if (lane < 8) v += __shfl_sync(0xff, lane, 3);
+        sum[threadIdx.x] = v;
+        vote[threadIdx.x] = __ballot_sync(0xffffffff, lane < 3) + __any_sync(0xffffffff, lane == 40);
+        counted[threadIdx.x] = __syncthreads_count(threadIdx.x % 2);
+        if (threadIdx.x >= 40) return;
+        __syncthreads();
+    }"""
+    arrays = [cp.zeros(64, "i4") for _ in range(3)]
+    cp.RawKernel(code, "warp")((1,), (64,), tuple(arrays))
+    assert arrays[0].get().tolist() == ([499] * 8 + [496] * 24) * 2
+    assert arrays[1].get().tolist() == [7] * 64
+    assert arrays[2].get().tolist() == [32] * 64
+
+
+def test_structs_pointers_and_halves(cp):
+    code = r"""#include <cuda_fp16.h>
+    struct two { float a; double b; };
+    extern "C" __global__ void mix(two s, const half* h, double* out, double factor) {
+        out[threadIdx.x] = s.a + s.b * __half2float(h[threadIdx.x]) * factor;
+    }"""
+    struct = np.array([(1, 2)], np.dtype([("a", "f4"), ("b", "f8")], align=True))
+    h, memory = cp.arange(4, dtype="f2"), cp.cuda.alloc(32)
+    cp.RawKernel(code, "mix")((1,), (4,), (struct, h, memory, 0.5))
+    assert cp.ndarray((4,), "f8", memory).get().tolist() == [1, 2, 3, 4]
+
+
+def test_raw_mistakes_come_at_the_next_wait(cp):
+    x = cp.zeros(3, "f4")
+    cp.RawKernel('extern "C" __global__ void f(float* x) { broken(x); }', "f")((1,), (1,), (x,))
+    with pytest.raises(cp.cuda.compiler.CompileException, match="broken"):
+        x.get()
+    with pytest.raises(cp.cuda.compiler.CompileException, match="broken"):
+        cp.RawKernel('extern "C" __global__ void f(float* x) { broken(x); }', "f").compile()
+    with pytest.raises(TypeError, match="numpy.ndarray of shape"):
+        cp.RawKernel(RAW, "add")((1,), (1,), (np.zeros(3), x, x, 3))
+    with pytest.raises(TypeError, match="Exactly one of"):
+        cp.RawModule()
+
+
+def test_a_crash_costs_its_session_only(cp):
+    from rgpu.errors import WorkerLost
+
+    with cp.cuda.Device(1):
+        other = cp.ones(3)
+    kernel = cp.RawKernel('extern "C" __global__ void f(long long* x) { x[1ll << 40] = 1; }', "f")
+    x = cp.zeros(1, "i8")
+    kernel((1,), (1,), (x,))
+    with pytest.raises(WorkerLost):
+        x.get()
+    assert other.get().tolist() == [1, 1, 1]
+
+
+def test_fuse_is_the_function(cp):
+    @cp.fuse(kernel_name="squares")
+    def squares(x, y):
+        return cp.sum((x - y) ** 2)
+
+    assert float(squares(cp.arange(3), cp.ones(3))) == 2
