@@ -1,8 +1,8 @@
 """Custom kernels on the cupy backend: CuPy's own classes compile and launch them.
 
 Of the client's compiler options only those that change the code are passed on: none may name a file of
-this host or run another program. The declared functions of the kernel group, with the same arguments as the cpu backend's. Part of the cupy
-backend, which is the only one to import it.
+this host or run another program. The declared functions of the kernel group, with the same arguments as
+the cpu backend's. Part of the cupy backend, which is the only one to import it.
 """
 
 from __future__ import annotations
