@@ -34,7 +34,9 @@ def smi(*addresses):
 
 def start(server):
     env = os.environ | {"RGPU_SERVERS": server.address}
-    return subprocess.Popen([sys.executable, "-c", CLIENT], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", CLIENT], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
 
 
 def end(client, politely=False):
@@ -56,7 +58,9 @@ def test_snapshots_add_up_while_sessions_come_and_go(servers):
             for device in daemon.snapshot()["devices"]:
                 used = sum(session["memory_used"] for session in device["sessions"])
                 assert used <= device["memory_used"] <= device["memory_total"]
-                assert len({session["worker_pid"] for session in device["sessions"]}) == len(device["sessions"])
+                assert len({session["worker_pid"] for session in device["sessions"]}) == len(
+                    device["sessions"]
+                )
             alive = {client.pid for client in running}
             seen = {s["pid"] for device in daemon.snapshot()["devices"] for s in device["sessions"]}
             assert alive <= seen

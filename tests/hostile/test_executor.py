@@ -1,4 +1,4 @@
-"""The executor against what no client sends: nothing but ProtocolError or an answered error, in bounded time."""
+"""The executor against what no client sends: only ProtocolError or an answered error, in bounded time."""
 
 import contextlib
 import resource
@@ -144,8 +144,12 @@ REFUSED = {
     "values: unknown tag": ops.Call.encode(BY_NAME["zeros"].id, [7], [[77]], {}),
     "values: short scalar": ops.Call.encode(BY_NAME["zeros"].id, [7], [[values.SCALAR, F8, b"1"]], {}),
     "values: long scalar": ops.Call.encode(BY_NAME["zeros"].id, [7], [[values.SCALAR, F8, b"1" * 9]], {}),
-    "values: array of too few bytes": ops.Call.encode(BY_NAME["sort"].id, [7], [[values.ARRAY, F8, [2], b"1" * 8]], {}),
-    "values: array with -1": ops.Call.encode(BY_NAME["sort"].id, [7], [[values.ARRAY, F8, [-1], b"1" * 8]], {}),
+    "values: array of too few bytes": ops.Call.encode(
+        BY_NAME["sort"].id, [7], [[values.ARRAY, F8, [2], b"1" * 8]], {}
+    ),
+    "values: array with -1": ops.Call.encode(
+        BY_NAME["sort"].id, [7], [[values.ARRAY, F8, [-1], b"1" * 8]], {}
+    ),
     "values: odd dictionary": ops.Call.encode(BY_NAME["zeros"].id, [7], [[values.DICT, 1]], {}),
     "values: raw map": ops.Call.encode(BY_NAME["zeros"].id, [7], [{"a": 1}], {}),
     "values: deep": ops.Call.encode(BY_NAME["zeros"].id, [7], [DEEP], {}),
@@ -183,7 +187,11 @@ def test_answered_as_an_error(name):
 
 def test_counts_beyond_the_limits():
     bench = Bench()
-    for body in ([1, [[ops.Bye.tag]] * (limits.BATCH + 1)], [1, [[ops.Free.tag, [1] * (limits.HANDLES + 1)]]], [-1, []]):
+    for body in (
+        [1, [[ops.Bye.tag]] * (limits.BATCH + 1)],
+        [1, [[ops.Free.tag, [1] * (limits.HANDLES + 1)]]],
+        [-1, []],
+    ):
         with pytest.raises(ProtocolError):
             bench.executor.run([codec.pack(body)])
     with pytest.raises(ProtocolError):

@@ -119,8 +119,17 @@ def flood(port, data, times=20):
 RAW = {
     "random": random.Random(4).randbytes(5000),
     "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a greeting, then garbage": b"\xff" + b"\0" * 8 + b"\x7f\x03\x00NULL" + b"\0" * 48 + b"\x04\xff" + b"A" * 4000,
-    "a huge ZMTP frame": b"\xff" + b"\0" * 8 + b"\x7f\x03\x00NULL" + b"\0" * 48 + b"\x02\xff\xff\xff\xff\xff\xff\xff\xff",
+    "a greeting, then garbage": b"\xff"
+    + b"\0" * 8
+    + b"\x7f\x03\x00NULL"
+    + b"\0" * 48
+    + b"\x04\xff"
+    + b"A" * 4000,
+    "a huge ZMTP frame": b"\xff"
+    + b"\0" * 8
+    + b"\x7f\x03\x00NULL"
+    + b"\0" * 48
+    + b"\x02\xff\xff\xff\xff\xff\xff\xff\xff",
     "nothing": b"",
 }
 

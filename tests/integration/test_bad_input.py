@@ -67,12 +67,20 @@ def test_a_closed_port():
 
 
 def test_a_port_that_says_nothing():
-    with listener() as address, within(6), pytest.raises(errors.ServerUnavailable, match=f"{address}.*not an rgpu-server"):
+    with (
+        listener() as address,
+        within(6),
+        pytest.raises(errors.ServerUnavailable, match=f"{address}.*not an rgpu-server"),
+    ):
         connect(address)
 
 
 def test_a_web_server():
-    with web_server() as address, within(6), pytest.raises(errors.ServerUnavailable, match=f"{address}.*not an rgpu-server"):
+    with (
+        web_server() as address,
+        within(6),
+        pytest.raises(errors.ServerUnavailable, match=f"{address}.*not an rgpu-server"),
+    ):
         connect(address)
 
 
@@ -141,7 +149,9 @@ def test_dtypes_that_cannot_be(cp, dtype):
         cp.zeros(3, dtype)
 
 
-@pytest.mark.parametrize("value", [object(), "text", [1, "a"], [None], {"a": 1}, np.array(["x"]), np.array([object()])])
+@pytest.mark.parametrize(
+    "value", [object(), "text", [1, "a"], [None], {"a": 1}, np.array(["x"]), np.array([object()])]
+)
 def test_values_that_cannot_be(cp, value):
     with pytest.raises((ValueError, TypeError)):
         cp.array(value)

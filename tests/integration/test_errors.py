@@ -13,7 +13,8 @@ import numpy as np, rgpu as cp
 from rgpu.client import meta
 from rgpu.functions import dispatch
 def broken():
-    return dispatch.call_predicted("concatenate", meta.fresh((3, 3), np.dtype(float)), [cp.ones((3, 3)), cp.ones((2, 2))])
+    parts = [cp.ones((3, 3)), cp.ones((2, 2))]
+    return dispatch.call_predicted("concatenate", meta.fresh((3, 3), np.dtype(float)), parts)
 """  # fails on the worker, and nowhere before
 
 
@@ -93,13 +94,16 @@ def test_a_lost_argument_of_a_call_keeps_the_session(cp):
 
 
 def test_launch_blocking_raises_at_the_line(servers):
-    source = BROKEN + """
+    source = (
+        BROKEN
+        + """
 try:
     broken()
 except ValueError:
     print("at the line")
 print(cp.ones(3).sum())
 """
+    )
     assert program(source, servers[0], RGPU_LAUNCH_BLOCKING="1").stdout == "at the line\n3.0\n"
 
 
@@ -125,15 +129,18 @@ def test_an_error_nobody_saw_is_told_at_exit(servers):
     done = program(BROKEN + "x = broken()", servers[0])
     (line,) = done.stderr.splitlines()
     assert line.startswith("rgpu: an error was never seen by the program: ValueError")
-    assert ":6" in line
+    assert ":7" in line
 
 
 def test_an_error_that_was_seen_is_not_told_again(servers):
-    source = BROKEN + """
+    source = (
+        BROKEN
+        + """
 x = broken()
 try: x.get()
 except ValueError: print("seen")
 """
+    )
     done = program(source, servers[0])
     assert (done.stdout, done.stderr) == ("seen\n", "")
 

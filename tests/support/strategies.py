@@ -1,7 +1,7 @@
-"""Hypothesis strategies out of the declarations: every Kind knows what fits it, so every message can be built.
+"""Hypothesis strategies out of the declarations: for every Kind what fits it, so for every message.
 
-``commands()`` gives well-formed messages of any command, with handles that may exist and values that may decode;
-``mutated`` breaks exactly one place of one, as an attacker or a bug would.
+``commands()`` gives well-formed messages of any command, with handles that may exist and values that may
+decode; ``mutated`` breaks exactly one place of one, as an attacker or a bug would.
 """
 
 import copy
@@ -16,7 +16,12 @@ EDGES = [0, 1, 2, 3, 255, 2**16 - 1, 2**31, 2**32 + 1, 2**62, 2**63 - 1, 2**64 -
 handles = st.integers(1, 12) | st.sampled_from([2**40, 2**63, 2**64 - 1])
 dtype_texts = st.sampled_from(["<f8", "<f4", "<i4", "|b1", "<c16", "|u1", "|V8", "|V0", "|S0", "<U3", "<f2"])
 junk = st.recursive(
-    st.none() | st.booleans() | st.sampled_from(EDGES) | st.floats() | st.text(max_size=8) | st.binary(max_size=16),
+    st.none()
+    | st.booleans()
+    | st.sampled_from(EDGES)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=16),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )
