@@ -7,6 +7,7 @@ daemon, which live in this package too, start fast.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from rgpu._version import CUPY_VERSION as __version__  # the interface's: programs compare it
@@ -14,6 +15,7 @@ from rgpu.alias import install, uninstall
 
 __all__: list[str]
 _loaded = False
+_loading = threading.RLock()
 
 
 def __getattr__(name: str) -> Any:
@@ -25,9 +27,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cupy' has no attribute {name!r}")
     if importlib.util.find_spec(f"rgpu.{name}") is not None:
         return importlib.import_module(f"rgpu.{name}")
-    if not _loaded:
-        _loaded = True
-        importlib.import_module("rgpu.face").fill(globals())
+    with _loading:  # another thread may be in the middle of it
+        if not _loaded:
+            _loaded = True
+            importlib.import_module("rgpu.face").fill(globals())
         if name in globals():
             return globals()[name]
     return importlib.import_module("rgpu.surface").resolve("cupy", name)

@@ -129,7 +129,8 @@ class Device:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        use(_thread.stack.pop())
+        if stack := _thread.__dict__.get("stack"):  # empty when the pool was closed meanwhile
+            use(stack.pop())
 
 
 class Pool:

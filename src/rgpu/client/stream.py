@@ -430,7 +430,7 @@ def forked() -> bool:
 class _Refusing(list):
     """The queue of a forked child: taking a command would be a promise nobody keeps."""
 
-    def __iadd__(self, _: Any) -> Any:
+    def __iadd__(self, _: Any) -> Any:  # type: ignore[misc]
         raise ForkError(_FORKED)
 
 

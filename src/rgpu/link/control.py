@@ -125,7 +125,10 @@ class ControlClient:
     def request(self, body: bytes, timeout: float | None = None) -> bytes:
         """The server's answer, or ServerUnavailable with what failed and what to check."""
         if os.getpid() != self._pid:
-            raise ForkError(f"the connection to {self.address} belongs to the parent process {self._pid}")
+            raise ForkError(
+                f"the connection to {self.address} belongs to the parent process {self._pid}; "
+                "use multiprocessing's 'spawn' start method"
+            )
         with self._lock:
             deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
             try:

@@ -58,12 +58,12 @@ class Executor:
         self._payload = frames[1:]
         handlers = self.handlers
         for index, command in enumerate(commands):
+            if type(command) is not list or not command or type(command[0]) is not int:
+                raise ProtocolError(f"a command is an array that begins with its tag, not {str(command)[:40]}")
             try:
                 check, method = handlers[command[0]]
-            except (KeyError, TypeError, IndexError):
+            except KeyError:
                 raise ProtocolError(f"unknown command {str(command)[:40]}") from None
-            if type(command) is not list:
-                raise ProtocolError("a command is an array")
             fields = command[1:]
             check(fields)
             try:
@@ -88,7 +88,7 @@ class Executor:
         fields = ops.Command.registry[command[0]].Record(*command[1:])
         reply_to = getattr(fields, "reply_to", 0)
         news = not isinstance(error, Poison)
-        poison = self.describe_error(error, (batch, index)) if news else error
+        poison = self.describe_error(error, (batch, index)) if news else error.with_traceback(None)
         handles = list(fields.outs) if isinstance(fields, ops.Call.Record) else []
         if isinstance(fields, ops.Ask.Record):
             for handle in range(fields.base, fields.base + self._answered):

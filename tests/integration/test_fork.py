@@ -1,0 +1,131 @@
+"""Fork after use, spawn, and finalizers at every bad moment: clear errors, clean ends, no noise."""
+
+import time
+
+import pytest
+
+from tests.support.servers import Server, program
+
+FORK = """
+import os, sys, time
+import rgpu as cp
+a = cp.arange(5.0)
+a.get()
+begin = time.monotonic()
+pid = os.fork()
+if pid == 0:
+    CHILD
+_, status = os.waitpid(pid, 0)
+print("child", os.waitstatus_to_exitcode(status), time.monotonic() - begin < 2)
+print("parent", float((a + 1).sum()))
+"""
+
+USES = {
+    "operation": "a + 1",
+    "read": "a.get()",
+    "new": "cp.ones(3)",
+    "device": "cp.cuda.Device(1).use(); cp.ones(3)",
+    "synchronize": "cp.cuda.Device().synchronize()",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_forked_child_is_told_what_to_do(servers, use):
+    child = f"""
+    from rgpu.errors import ForkError
+    try:
+        {USES[use]}
+        sys.exit(3)
+    except ForkError as error:
+        sys.exit(0 if "spawn" in str(error) else 4)
+"""
+    done = program(FORK.replace("    CHILD", child), *servers)
+    assert (done.stdout, done.stderr) == ("child 0 True\nparent 15.0\n", "")
+
+
+def test_a_forked_child_that_does_not_use_it_ends_cleanly(servers):
+    done = program(FORK.replace("CHILD", "del a; sys.exit(0)"), *servers)
+    assert (done.stdout, done.stderr) == ("child 0 True\nparent 15.0\n", "")
+
+
+def test_multiprocessing_spawn(servers, tmp_path):
+    path = tmp_path / "spawned.py"
+    path.write_text("""
+import multiprocessing, os
+def work(n):
+    import rgpu as cp
+    return float(cp.full(10, n).sum())
+if __name__ == "__main__":
+    import rgpu as cp
+    a = cp.ones(3); a.get()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(work, [1, 2, 3]))
+    print(a.sum())
+""")
+    done = program(str(path), servers[0], launcher=())
+    assert (done.stdout, done.stderr) == ("[10.0, 20.0, 30.0]\n3.0\n", "")
+
+
+ENDS = {
+    "arrays alive": "kept = [cp.ones(10) for _ in range(10_000)]",
+    "never read": "for _ in range(5000): a = cp.ones(10) + 1",
+    "in a cycle": """
+class Node: pass
+for _ in range(2000):
+    n = Node(); n.me = n; n.array = cp.ones(2)
+""",
+    "in threads": """
+import threading
+def drop():
+    for _ in range(3000): cp.ones(2)
+threads = [threading.Thread(target=drop) for _ in range(4)]
+for t in threads: t.start()
+for t in threads: t.join()
+""",
+    "daemon thread at work": """
+import threading, time
+def work():
+    while True: cp.ones(100).get()
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+""",
+    "after close": "a = cp.ones(3); a.get(); cp.close(); del a",
+    "worker busy": "a = cp.ones((3000, 3000)); a.get()\nfor _ in range(8): b = a @ a",
+    "sys.exit in a function": "import sys\ndef f():\n    x = cp.ones(3)\n    sys.exit(0)\nf()",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_programs_end_quietly(servers, end):
+    source = f"""
+import time, atexit
+import rgpu as cp
+def late(): print(time.monotonic() - begin < 2)
+{ENDS[end] if "sys.exit" not in end else ""}
+begin = time.monotonic()
+"""
+    if "sys.exit" in end:
+        source += ENDS[end]
+    begin = time.monotonic()
+    done = program(source + "\nprint(time.monotonic())", *servers, check=False)
+    ended = time.monotonic()
+    assert (done.returncode, done.stderr) == (0, "")
+    if done.stdout:
+        assert ended - float(done.stdout) < 2.5
+    assert ended - begin < 30
+
+
+def test_the_end_after_the_servers_death():
+    with Server("cpu:1", "mortal") as server:
+        source = f"""
+import os, signal, time
+import rgpu as cp
+kept = [cp.ones(10) for _ in range(1000)]
+kept[0].get()
+os.kill({server.pid}, signal.SIGKILL)
+time.sleep(0.5)
+del kept
+print(time.monotonic())
+"""
+        done = program(source, server)
+        assert done.stderr == "" and time.monotonic() - float(done.stdout) < 2.5
