@@ -89,4 +89,4 @@ def test_options_of_kernels_name_no_file_and_run_no_program(backend):
         with pytest.raises(ValueError, match="not passed on"):
             cupy_kernels.options([wrong])
     with pytest.raises(NotImplementedError, match="nvcc"):
-        cupy_kernels.FUNCTIONS["kernel.module"]("", (), (), "nvcc", False, False)
+        cupy_kernels.FUNCTIONS["kernel.module"](None, "", (), (), "nvcc", False, False)
