@@ -49,6 +49,7 @@ def _parts(package: Any, x: Any) -> Any:
     if package.issparse(x):
         if x.format not in ("csr", "csc", "coo", "dia"):
             x = x.tocsr()
+        arrays: tuple
         if x.format == "coo":
             arrays = (x.data, x.row, x.col)
         elif x.format == "dia":

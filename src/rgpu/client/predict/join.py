@@ -62,7 +62,9 @@ def _at_least(x: Meta, ndim: int) -> Meta:
 
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Meta | None:
     arrays = metas(tup)
-    return arrays and concatenate([_at_least(x, 2) for x in arrays], 0, dtype=dtype, casting=casting)
+    if arrays is None:
+        return None
+    return concatenate([_at_least(x, 2) for x in arrays], 0, dtype=dtype, casting=casting)
 
 
 def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Meta | None:
@@ -75,7 +77,7 @@ def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Meta |
 
 def dstack(tup: Any) -> Meta | None:
     arrays = metas(tup)
-    return arrays and concatenate([_at_least(x, 3) for x in arrays], 2)
+    return None if arrays is None else concatenate([_at_least(x, 3) for x in arrays], 2)
 
 
 def column_stack(tup: Any) -> Meta | None:
@@ -193,7 +195,8 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Meta | None:
 def outer(a: Any, b: Any, out: Any = None) -> Meta | None:
     if type(a) is not Meta or type(b) is not Meta:
         return None
-    return elementwise("multiply", (fresh((a.size, 1), a.dtype), fresh((b.size,), b.dtype)))
+    found: Any = elementwise("multiply", (fresh((a.size, 1), a.dtype), fresh((b.size,), b.dtype)))
+    return found
 
 
 def kron(a: Any, b: Any) -> Meta | None:

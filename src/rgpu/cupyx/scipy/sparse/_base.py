@@ -189,8 +189,8 @@ class spmatrix:  # noqa: N801 - CuPy's name
         return self.transpose().conj()
 
     def reshape(self, *shape: Any, order: str = "C") -> Any:
-        shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        return _call.ask("reshape", self, tuple(shape), order=order)
+        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return _call.ask("reshape", self, tuple(extents), order=order)
 
     # ---- arithmetic ---------------------------------------------------------------------------------
 
