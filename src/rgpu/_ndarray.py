@@ -15,15 +15,12 @@ import numpy as np
 from rgpu.client import meta as layouts
 from rgpu.client import pool, predict
 from rgpu.client.remote import Remote
-from rgpu.functions import creation, dispatch, indexing, mutate, views
+from rgpu.functions import creation, dispatch, indexing, mutate, operators, views
 from rgpu.functions.flags import Flags
 from rgpu.functions.printing import shown
 from rgpu.functions.ufunc import UFUNCS
-from rgpu.wire.functions import BY_NAME
 
-_IMPLICIT = (
-    "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
-)
+_IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
 
 
 class ndarray(Remote):  # noqa: N801 - CuPy's name
@@ -35,7 +32,13 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     __hash__ = None  # type: ignore[assignment]
 
     def __new__(
-        cls, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C", **_: Any
+        cls,
+        shape: Any,
+        dtype: Any = float,
+        memptr: Any = None,
+        strides: Any = None,
+        order: str = "C",
+        **_: Any,
     ) -> Any:
         shape, order = creation.checked_shape(shape), creation.checked_order(order, "C", "CF")
         if memptr is not None:
@@ -264,7 +267,9 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         with self._stream.device:
             return self.copy()
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Any:
         """A host copy for ``dl_device=(1, 0)``; the memory itself is on another machine."""
         if dl_device is None or tuple(dl_device) == (1, 0):
             if dl_device is None or copy is False:
@@ -313,14 +318,18 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         for argument in args:
             if isinstance(argument, _TYPE) and issubclass(argument, np.ndarray | Remote) or dtype is not None:
                 if type is not None:
-                    raise TypeError("cannot specify the class twice" if dtype is None else "too many arguments")
+                    raise TypeError(
+                        "cannot specify the class twice" if dtype is None else "too many arguments"
+                    )
                 type = argument  # noqa: A001
             else:
                 dtype = argument
         if dtype is not None and isinstance(dtype, _TYPE) and issubclass(dtype, Remote):
             dtype, type = None, dtype if type is None else type  # noqa: A001
         if type is not None and not (isinstance(type, _TYPE) and issubclass(type, ndarray)):
-            raise (ValueError if isinstance(type, _TYPE) else TypeError)("Type must be a sub-type of ndarray type")
+            raise (ValueError if isinstance(type, _TYPE) else TypeError)(
+                "Type must be a sub-type of ndarray type"
+            )
         shadow = self._meta.shadow if dtype is None else self._meta.shadow.view(np.dtype(dtype))
         return views.make(self, *layouts.view_of_shadow(shadow), type)  # type: ignore[misc]
 
@@ -328,21 +337,39 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         order = creation.checked_order(order, "K")
         if self._stream is not pool.current_stream():
             moved = dispatch.to_device(self)
-            return moved if order in "AK" or (moved._meta.c if order == "C" else moved._meta.f) else moved.copy(order)
+            return (
+                moved
+                if order in "AK" or (moved._meta.c if order == "C" else moved._meta.f)
+                else moved.copy(order)
+            )
         return views.copy(self, order, cls=ndarray)
 
-    def astype(self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True) -> Any:
+    def astype(
+        self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True
+    ) -> Any:
         """The content as another dtype; with ``copy=False`` the array itself where nothing changes."""
         if casting is not None or subok is not None:
             raise TypeError(f"{'casting' if casting is not None else 'subok'} is not supported yet")
         dtype, order, meta = creation.checked_dtype(dtype), creation.checked_order(order, "K"), self._meta
-        if not copy and dtype == meta.dtype and (
-            order == "K" or order == "A" and (meta.c or meta.f) or order == "C" and meta.c or order == "F" and meta.f
+        if (
+            not copy
+            and dtype == meta.dtype
+            and (
+                order == "K"
+                or order == "A"
+                and (meta.c or meta.f)
+                or order == "C"
+                and meta.c
+                or order == "F"
+                and meta.f
+            )
         ):
             return self
         if meta.dtype.kind == "c" and dtype.kind not in "bc":
             warnings.warn(
-                "Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning, stacklevel=2
+                "Casting complex values to real discards the imaginary part",
+                np.exceptions.ComplexWarning,
+                stacklevel=2,
             )
         return views.copy(self, order, dtype, ndarray)
 
@@ -405,7 +432,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         return target
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        return dispatch.call("max", self, **_options(axis=axis, out=out, keepdims=keepdims))
+        return dispatch.call("max", self, **operators.options(axis=axis, out=out, keepdims=keepdims))
 
     @property
     def __cuda_array_interface__(self) -> dict:
@@ -440,9 +467,9 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         if found is None:
             return NotImplemented
         for x in (*inputs, *out):
-            if not isinstance(x, _OPERANDS) and not hasattr(x, "__cupy_get_ndarray__"):
+            if not isinstance(x, operators.OPERANDS) and not hasattr(x, "__cupy_get_ndarray__"):
                 return NotImplemented
-        if name in _COMPARISONS.values():
+        if name in operators.COMPARISONS.values():
             inputs = tuple(x[()] if isinstance(x, np.ndarray) and not x.ndim else x for x in inputs)
         return found(*inputs, **kwargs)
 
@@ -460,7 +487,6 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
 
 _TYPE = type  # ``view`` has a parameter of this name
-_OPERANDS = (Remote, np.ndarray, bool, int, float, complex, np.generic)
 
 
 class _NoStream:
@@ -486,142 +512,13 @@ def _strided(meta: Any, strides: Any) -> Any:
     return layouts.intern(meta.shape, meta.dtype, strides)
 
 
-def _options(**options: Any) -> dict:
-    """Keyword arguments without those that say nothing, so that signatures stay few."""
-    return {key: value for key, value in options.items() if value is not None and value is not False}
-
-
-
-
-# ---- operators and methods from tables --------------------------------------------------------
-
-_OPERATORS = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
-    "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-    "lshift": "left_shift", "rshift": "right_shift", "divmod": "divmod",
-}  # fmt: skip
-_COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
-_UNARIES = {"neg": "negative", "pos": "positive", "invert": "invert", "abs": "absolute"}
-#: method -> parameters after self, for functions of the same name
-_METHODS = {
-    "sum": "axis dtype out keepdims", "prod": "axis dtype out keepdims", "mean": "axis dtype out keepdims",
-    "std": "axis dtype out ddof keepdims", "var": "axis dtype out ddof keepdims", "min": "axis out keepdims",
-    "any": "axis out keepdims", "all": "axis out keepdims", "argmax": "axis dtype out keepdims",
-    "argmin": "axis dtype out keepdims", "ptp": "axis out keepdims", "cumsum": "axis dtype out",
-    "cumprod": "axis dtype out", "argsort": "axis", "argpartition": "kth axis", "clip": "min max out",
-    "round": "decimals out", "dot": "b out", "take": "indices axis out", "repeat": "repeats axis",
-    "choose": "choices out mode", "compress": "condition axis out", "trace": "offset axis1 axis2 dtype out",
-    "searchsorted": "v side sorter", "nonzero": "",
-}  # fmt: skip
-
-
-def _defers(other: Any) -> bool:
-    """Whether an operator must leave the work to the other operand (Python's protocol)."""
-    if isinstance(other, Remote | bool | int | float | complex | np.generic | np.ndarray | list | tuple | str):
-        return False
-    if hasattr(other, "__array_ufunc__"):
-        return other.__array_ufunc__ is None
-    return getattr(other, "__array_priority__", 0) > ndarray.__array_priority__
-
-
-def _equality(name: str, different: bool) -> Any:
-    """``==`` and ``!=``: an object with nothing but Python's default comparison equals no element."""
-    function, own = BY_NAME[name], "__ne__" if different else "__eq__"
-
-    def compare(self: Any, other: Any) -> Any:
-        if type(other) in _KNOWN:
-            return dispatch.binary(function, self, other)
-        if _defers(other):
-            return NotImplemented
-        kind = type(other)
-        if other is None or (kind.__eq__ is object.__eq__ and getattr(kind, own) is getattr(object, own)):
-            return (creation.ones if different else creation.zeros)(self._meta.shape, bool)
-        if isinstance(other, np.ndarray) and not other.ndim:
-            other = other[()]
-        if not isinstance(other, _OPERANDS):
-            return getattr(np, name)(self, other)  # NumPy's protocol decides, or refuses
-        return UFUNCS[name](self, other)
-
-    compare.__name__ = own
-    return compare
-
-
-def _binary_operator(function: Any, special: Any = None) -> Any:
-    def forward(self: Any, other: Any) -> Any:
-        if type(other) in _KNOWN or not _defers(other):
-            return dispatch.binary(function, self, other)
-        return NotImplemented
-
-    def reflected(self: Any, other: Any) -> Any:
-        return dispatch.binary(function, other, self) if not _defers(other) else NotImplemented
-
-    def inplace(self: Any, other: Any) -> Any:
-        return dispatch.inplace(function, self, other) if not _defers(other) else NotImplemented
-
-    return forward, reflected, inplace
-
-
-def _install() -> None:
-    for name, target in _OPERATORS.items():
-        if name == "divmod":
-            ndarray.__divmod__ = lambda self, other: UFUNCS["divmod"](self, other)  # type: ignore[attr-defined]
-            ndarray.__rdivmod__ = lambda self, other: UFUNCS["divmod"](other, self)  # type: ignore[attr-defined]
-            continue
-        for prefix, method in zip(("", "r", "i"), _binary_operator(BY_NAME[target])):
-            method.__name__ = f"__{prefix}{name}__"
-            setattr(ndarray, method.__name__, method)
-    for name, target in _COMPARISONS.items():
-        equality = target in ("equal", "not_equal")
-        method = _equality(target, name == "ne") if equality else _binary_operator(BY_NAME[target])[0]
-        method.__name__ = f"__{name}__"
-        setattr(ndarray, method.__name__, method)
-    for name, target in _UNARIES.items():
-        setattr(ndarray, f"__{name}__", _unary_operator(BY_NAME[target]))
-    ndarray.__matmul__ = lambda self, other: dispatch.call("matmul", self, other) if not _defers(other) else NotImplemented  # type: ignore[attr-defined]
-    ndarray.__rmatmul__ = lambda self, other: dispatch.call("matmul", other, self) if not _defers(other) else NotImplemented  # type: ignore[attr-defined]
-    for name, parameters in _METHODS.items():
-        setattr(ndarray, name, _method(name, parameters.split()))
-
-
-def _unary_operator(function: Any) -> Any:
-    return lambda self: dispatch.unary(function, self)
-
-
-def _method(name: str, parameters: list[str]) -> Any:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) > len(parameters):
-            raise TypeError(f"{name}() takes at most {len(parameters)} arguments ({len(args)} given)")
-        for key, value in zip(parameters, args):
-            if key in kwargs:
-                raise TypeError(f"{name}() got multiple values for argument '{key}'")
-            kwargs[key] = value
-        return _call_on(self, name, _options(**kwargs))
-
-    method.__name__ = name
-    method.__doc__ = f"See ``cupy.{name}``."
-    return method
-
-
-def _call_on(array: Any, name: str, options: dict) -> Any:
-    if name == "clip":
-        return dispatch.call("clip", array, options.pop("min", None), options.pop("max", None), **options)
-    first = {"dot": "b", "take": "indices", "repeat": "repeats", "choose": "choices", "searchsorted": "v", "argpartition": "kth"}.get(name)
-    if name == "compress":
-        return dispatch.call("compress", options.pop("condition"), array, **options)
-    if first is not None:
-        return dispatch.call(name, array, options.pop(first), **options)
-    return dispatch.call(name, array, **options)
-
-
 def to_device(array: Any) -> Any:
     """A copy on the current device, through the client for now."""
     host = array.get(order="A")
     return creation.upload(host, pool.current_stream(), type(array))
 
 
-_KNOWN = {ndarray, float, int, bool, complex}
-
-_install()
+operators.install(ndarray)
 dispatch.ndarray = ndarray
 dispatch.plain.add(ndarray)
 dispatch.like = creation.cupy_like

@@ -35,16 +35,37 @@ def square(xp):
 
 
 BODIES = {
-    "basic index": lambda xp: [square(xp)[1], square(xp)[1, 2], square(xp)[::-1, 1:5:2], square(xp)[..., None, 0]],
+    "basic index": lambda xp: [
+        square(xp)[1],
+        square(xp)[1, 2],
+        square(xp)[::-1, 1:5:2],
+        square(xp)[..., None, 0],
+    ],
     "integer arrays": lambda xp: [square(xp)[[1, 3]], square(xp)[:, [0, -1]], square(xp)[[0, 1], [2, 3]]],
     "separated integer arrays": lambda xp: xp.arange(120).reshape(2, 3, 4, 5)[[0, 1], :, [1, 2]],
     "masks": lambda xp: [square(xp)[square(xp) > 7], square(xp)[np.array([True, False, True, False])]],
     "reshape": lambda xp: [square(xp).T.reshape(3, 8), square(xp).reshape(-1, 2), square(xp).ravel("F")],
     "transposition": lambda xp: [xp.moveaxis(xp.zeros((2, 3, 4)), 0, -1), xp.rollaxis(xp.ones((2, 3, 4)), 2)],
-    "split": lambda xp: [*xp.split(square(xp), 2), *xp.array_split(square(xp), 4, axis=1), *xp.hsplit(square(xp), 3)],
-    "turned": lambda xp: [xp.flip(square(xp)), xp.rot90(square(xp), 3), xp.fliplr(square(xp)), xp.flipud(square(xp))],
-    "at least": lambda xp: [xp.atleast_1d(xp.array(3)), xp.atleast_2d(xp.arange(3)), xp.atleast_3d(square(xp))],
-    "broadcast": lambda xp: [xp.broadcast_to(xp.arange(3), (2, 3)), *xp.broadcast_arrays(xp.arange(3), xp.ones((2, 1)))],
+    "split": lambda xp: [
+        *xp.split(square(xp), 2),
+        *xp.array_split(square(xp), 4, axis=1),
+        *xp.hsplit(square(xp), 3),
+    ],
+    "turned": lambda xp: [
+        xp.flip(square(xp)),
+        xp.rot90(square(xp), 3),
+        xp.fliplr(square(xp)),
+        xp.flipud(square(xp)),
+    ],
+    "at least": lambda xp: [
+        xp.atleast_1d(xp.array(3)),
+        xp.atleast_2d(xp.arange(3)),
+        xp.atleast_3d(square(xp)),
+    ],
+    "broadcast": lambda xp: [
+        xp.broadcast_to(xp.arange(3), (2, 3)),
+        *xp.broadcast_arrays(xp.arange(3), xp.ones((2, 1))),
+    ],
     "diagonal": lambda xp: [square(xp).diagonal(1), xp.diagonal(square(xp), -1)],
     "grids": lambda xp: [xp.mgrid[0:3, 0:4:2], *xp.ogrid[0:2, -1:1:3j], *xp.ix_(xp.arange(2), xp.arange(3))],
     "joined": lambda xp: [xp.r_[xp.arange(3), 7, 8.5], xp.c_[xp.arange(3), xp.arange(3)]],
@@ -56,9 +77,17 @@ BODIES = {
     "apply_along_axis": lambda xp: xp.apply_along_axis(lambda row: row * 2, 1, square(xp)),
     "flat": lambda xp: [square(xp).flat[5], square(xp).T.flat[2:7]],
     "unary": lambda xp: [-square(xp), abs(-square(xp)), ~xp.arange(3), +xp.arange(3)],
-    "reflected": lambda xp: [2 - xp.arange(3), 2 ** xp.arange(3), 7 // xp.arange(1, 4), 1 / xp.arange(1.0, 3.0)],
+    "reflected": lambda xp: [
+        2 - xp.arange(3),
+        2 ** xp.arange(3),
+        7 // xp.arange(1, 4),
+        1 / xp.arange(1.0, 3.0),
+    ],
     "divmod": lambda xp: divmod(xp.arange(7), 3),
-    "outer and reduce": lambda xp: [xp.add.outer(xp.arange(3), xp.arange(2)), xp.multiply.reduce(xp.arange(1, 5))],
+    "outer and reduce": lambda xp: [
+        xp.add.outer(xp.arange(3), xp.arange(2)),
+        xp.multiply.reduce(xp.arange(1, 5)),
+    ],
 }
 
 
@@ -128,7 +157,11 @@ def test_get_and_set(cp):
     a, out = cp.zeros((2, 3), order="F"), np.empty((2, 3))
     a.set(np.arange(6.0).reshape(2, 3))
     assert a.get(out=out) is out and out[1].tolist() == [3, 4, 5]
-    for wrong, error in ((np.empty((2, 3), int), TypeError), (np.empty((3, 2)), ValueError), ([1], TypeError)):
+    for wrong, error in (
+        (np.empty((2, 3), int), TypeError),
+        (np.empty((3, 2)), ValueError),
+        ([1], TypeError),
+    ):
         with pytest.raises(error):
             a.get(out=wrong)
         with pytest.raises(error):
@@ -172,7 +205,12 @@ def test_numpy_functions_are_dispatched(cp):
 
 def test_implicit_conversion_is_refused(cp):
     a = cp.arange(4.0)
-    for convert in (np.asarray, lambda x: np.ones(4).dot(x), lambda x: x + [1, 2, 3, 4], lambda x: cp.add(x, np.ones(4))):
+    for convert in (
+        np.asarray,
+        lambda x: np.ones(4).dot(x),
+        lambda x: x + [1, 2, 3, 4],
+        lambda x: cp.add(x, np.ones(4)),
+    ):
         with pytest.raises(TypeError):
             convert(a)
     with pytest.raises(TypeError, match=r"Please use `\.get\(\)`"):
@@ -188,11 +226,19 @@ def test_integer_array_indices_wrap(cp):
 def test_errors_are_numpys(cp):
     a = cp.zeros((2, 3))
     for wrong, error in (
-        (lambda: a + cp.ones(4), ValueError), (lambda: a.reshape(4), ValueError), (lambda: a[0, 0, 0], IndexError),
-        (lambda: a[2], IndexError), (lambda: a.sum(axis=2), np.exceptions.AxisError), (lambda: cp.empty(-1), ValueError),
-        (lambda: bool(a), ValueError), (lambda: len(cp.array(1)), TypeError), (lambda: a["x"], IndexError),
-        (lambda: cp.array(["a"]), ValueError), (lambda: cp.zeros(3, "O"), ValueError), (lambda: a[1.5], IndexError),
-    ):  # fmt: skip
+        (lambda: a + cp.ones(4), ValueError),
+        (lambda: a.reshape(4), ValueError),
+        (lambda: a[0, 0, 0], IndexError),
+        (lambda: a[2], IndexError),
+        (lambda: a.sum(axis=2), np.exceptions.AxisError),
+        (lambda: cp.empty(-1), ValueError),
+        (lambda: bool(a), ValueError),
+        (lambda: len(cp.array(1)), TypeError),
+        (lambda: a["x"], IndexError),
+        (lambda: cp.array(["a"]), ValueError),
+        (lambda: cp.zeros(3, "O"), ValueError),
+        (lambda: a[1.5], IndexError),
+    ):
         with pytest.raises(error):
             wrong()
 

@@ -52,7 +52,9 @@ def test_copies_have_numpys_order(data, shape, order):
 @given(st.data(), st.lists(st.integers(1, 4), max_size=4).map(tuple))
 def test_reshape_is_a_view_where_numpys_is(data, shape):
     array = strided(data, shape)
-    target = data.draw(st.sampled_from([(array.size,), (1, array.size), array.shape[::-1], (*array.shape, 1)]))
+    target = data.draw(
+        st.sampled_from([(array.size,), (1, array.size), array.shape[::-1], (*array.shape, 1)])
+    )
     found = views._reshaped(meta_of(array).shadow, target, "C")
     truth = array.reshape(target)
     is_view = found is not None  # a shadow must not be printed: nothing is there
@@ -81,7 +83,9 @@ def test_an_unknown_extent_is_completed(shape, size, result):
     assert views._complete(shape, size) == result
 
 
-@pytest.mark.parametrize(("shape", "size"), [((-1, -1), 4), ((3, -1), 4), ((2, 3), 5), ((-2, 2), 4), ((0, -1), 0)])
+@pytest.mark.parametrize(
+    ("shape", "size"), [((-1, -1), 4), ((3, -1), 4), ((2, 3), 5), ((-2, 2), 4), ((0, -1), 0)]
+)
 def test_shapes_that_do_not_fit_are_refused(shape, size):
     with pytest.raises(ValueError):
         views._complete(shape, size)

@@ -47,14 +47,18 @@ def apply_over_axes(func: Callable[..., Any], a: Any, axes: Any) -> Any:
     for axis in (axes,) if np.ndim(axes) == 0 else axes:
         result = func(a, axis)
         if result.ndim != ndim:
-            result = views.reshape(result, a._meta.shape[: axis % ndim] + (1,) + a._meta.shape[axis % ndim + 1 :])
+            result = views.reshape(
+                result, a._meta.shape[: axis % ndim] + (1,) + a._meta.shape[axis % ndim + 1 :]
+            )
         if result.ndim != ndim:
             raise ValueError("function is not returning an array of the correct shape")
         a = result
     return a
 
 
-def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, like: Any = None, **kwargs: Any) -> Any:
+def fromfunction(
+    function: Callable[..., Any], shape: Any, *, dtype: Any = float, like: Any = None, **kwargs: Any
+) -> Any:
     """``function`` called with the coordinates of every point, as arrays."""
     return function(*dispatch.call("indices", tuple(shape), dtype=np.dtype(dtype)), **kwargs)
 
@@ -65,10 +69,14 @@ def piecewise(x: Any, condlist: Any, funclist: Any) -> Any:
         raise TypeError(f"Unsupported type {type(x)}")
     if any(callable(item) for item in (funclist if isinstance(funclist, list | tuple) else [funclist])):
         raise NotImplementedError("Callable functions are not supported currently")
-    conditions = [condlist] if not isinstance(condlist, list | tuple) or np.isscalar(condlist[0]) else list(condlist)
+    conditions = (
+        [condlist] if not isinstance(condlist, list | tuple) or np.isscalar(condlist[0]) else list(condlist)
+    )
     values = funclist if isinstance(funclist, list | tuple) else _split(funclist)
     if len(conditions) not in (len(values), len(values) - 1):
-        raise ValueError(f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are expected")
+        raise ValueError(
+            f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are expected"
+        )
     result = creation.zeros_like(x) if len(values) == len(conditions) else creation.full_like(x, values[-1])
     for condition, value in zip(conditions, values):
         if not isinstance(condition, Remote):
@@ -78,7 +86,9 @@ def piecewise(x: Any, condlist: Any, funclist: Any) -> Any:
 
 
 def _split(values: Any) -> list:
-    return [values[i] for i in range(len(values))] if np.ndim(values) or isinstance(values, Remote) else [values]
+    return (
+        [values[i] for i in range(len(values))] if np.ndim(values) or isinstance(values, Remote) else [values]
+    )
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple:

@@ -161,7 +161,9 @@ def _from_nested(leaves: list, shape: tuple, dtype: Any, order: str) -> Any:
     """Put arrays one after another; C order unless Fortran's is asked for."""
     flat = [x if x._meta.ndim else views.reshape(x, (1,)) for x in leaves]
     result = views.reshape(dispatch.call("concatenate", flat, 0), shape)
-    return result.astype(result._meta.dtype if dtype is None else dtype, order="F" if order == "F" else "C", copy=False)
+    return result.astype(
+        result._meta.dtype if dtype is None else dtype, order="F" if order == "F" else "C", copy=False
+    )
 
 
 def asarray(a: Any, dtype: Any = None, order: Any = None, *, blocking: bool = False, copy: Any = None) -> Any:
@@ -188,7 +190,11 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
         raise TypeError("Use () instead of None for the shape of a 0-dimensional array")
     if isinstance(shape, Remote):
         shape = dispatch.ndarray.get(shape).tolist()
-    shape = tuple(_extent(n) for n in shape) if isinstance(shape, tuple | list | range | np.ndarray) else (_extent(shape),)
+    shape = (
+        tuple(_extent(n) for n in shape)
+        if isinstance(shape, tuple | list | range | np.ndarray)
+        else (_extent(shape),)
+    )
     if any(n < 0 for n in shape):
         raise ValueError("negative dimensions are not allowed")
     if len(shape) > limits.NDIM:
@@ -253,7 +259,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         return x.copy() if copy else x.view()
     if copy is False:
         raise BufferError("the data must be copied to the remote device")
-    return array(np.from_dlpack(x, device="cpu") if _NUMPY2 and hasattr(x, "__dlpack_device__") else np.from_dlpack(x))
+    return array(
+        np.from_dlpack(x, device="cpu") if _NUMPY2 and hasattr(x, "__dlpack_device__") else np.from_dlpack(x)
+    )
 
 
 def fromDlpack(dltensor: Any) -> Any:  # noqa: N802 - CuPy's name
@@ -272,7 +280,9 @@ def _like(a: Any, dtype: Any, order: str, shape: Any, subok: Any) -> Any:
     return layouts.ordered(a._meta, order, None if dtype is None else checked_dtype(dtype), shape)
 
 
-def empty_like(prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Any:
+def empty_like(
+    prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+) -> Any:
     return views.empty(_like(prototype, dtype, order, shape, subok), pool.current_stream())
 
 
@@ -284,7 +294,9 @@ def ones_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None, sh
     return _filled("ones", _like(a, dtype, order, shape, subok))
 
 
-def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Any:
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+) -> Any:
     return _filled("full", _like(a, dtype, order, shape, subok), fill_value)
 
 
@@ -309,7 +321,13 @@ def _host(x: Any) -> Any:
 
 
 def linspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
 ) -> Any:
     """``num`` evenly spaced values from start to stop."""
     if any(isinstance(x, Remote | list | tuple | np.ndarray) for x in (start, stop)) or retstep:
@@ -317,7 +335,9 @@ def linspace(
     if num < 0:
         raise ValueError(f"linspace with num<0 is not supported: {num}")
     result = np.linspace(start, stop, 1).dtype if dtype is None else checked_dtype(dtype)
-    return dispatch.call_predicted("linspace", layouts.fresh((int(num),), result), start, stop, int(num), endpoint, dtype=dtype)
+    return dispatch.call_predicted(
+        "linspace", layouts.fresh((int(num),), result), start, stop, int(num), endpoint, dtype=dtype
+    )
 
 
 def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = float, order: str = "C") -> Any:
@@ -331,7 +351,9 @@ def identity(n: int, dtype: Any = float) -> Any:
     return eye(n, dtype=dtype)
 
 
-def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> np.ndarray:
+def asnumpy(
+    a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True
+) -> np.ndarray:
     """The array's content in host memory (waits)."""
     if isinstance(a, Remote):
         return a.get(stream=stream, order=order, out=out, blocking=blocking)  # type: ignore[attr-defined]

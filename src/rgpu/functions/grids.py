@@ -65,7 +65,9 @@ class AxisConcatenator:
             pieces.append(item if type(item) in np.ScalarType else self._placed(item))
         dtypes = [x._meta.dtype if isinstance(x, Remote) else x for x in pieces]
         final = np.result_type(*dtypes)
-        pieces = [x if isinstance(x, Remote) else creation.array(x, dtype=final, ndmin=self.ndmin) for x in pieces]
+        pieces = [
+            x if isinstance(x, Remote) else creation.array(x, dtype=final, ndmin=self.ndmin) for x in pieces
+        ]
         return dispatch.call("concatenate", pieces, self.axis)
 
     def _placed(self, item: Any) -> Any:

@@ -20,7 +20,9 @@ _SAME = """dtype iinfo finfo promote_types issubdtype isdtype mintypecode typena
 base_repr binary_repr get_printoptions set_printoptions printoptions iterable index_exp s_""".split()
 
 #: functions that look at layouts and types only: device arrays go in as empty arrays of their dtype
-_BY_DTYPE = "result_type can_cast min_scalar_type common_type iscomplexobj isrealobj isfortran isscalar".split()
+_BY_DTYPE = (
+    "result_type can_cast min_scalar_type common_type iscomplexobj isrealobj isfortran isscalar".split()
+)
 
 #: functions that print: the content is fetched
 _PRINTING = "array2string array_repr array_str format_float_positional format_float_scientific".split()
@@ -109,7 +111,9 @@ def get_array_module(*args: Any) -> Any:
     return rgpu if any(isinstance(a, Remote) or hasattr(a, "_rgpu_module") for a in args) else np
 
 
-def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> np.ndarray:
+def asnumpy(
+    a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True
+) -> np.ndarray:
     """The array's content in host memory (waits)."""
     a = creation.cupy_like(a)
     if isinstance(a, Remote):
@@ -182,8 +186,12 @@ def make_aligned_dtype(dtype: Any, *, alignment: int = -1, recurse: bool = True)
         return made
     if alignment < least or alignment & (alignment - 1):
         raise ValueError(f"alignment must be a power of two and at least {least}, not {alignment}")
-    spec = {"names": made.names, "formats": [made.fields[n][0] for n in made.names],
-            "offsets": [made.fields[n][1] for n in made.names], "itemsize": -(-made.itemsize // alignment) * alignment}
+    spec = {
+        "names": made.names,
+        "formats": [made.fields[n][0] for n in made.names],
+        "offsets": [made.fields[n][1] for n in made.names],
+        "itemsize": -(-made.itemsize // alignment) * alignment,
+    }
     return np.dtype(spec)
 
 
@@ -202,7 +210,12 @@ def _aligned(dtype: np.dtype, recurse: bool) -> tuple[np.dtype, int]:
         formats.append(made)
         offsets.append(offset)
         end, widest = offset + made.itemsize, max(widest, alignment)
-    spec = {"names": list(dtype.names), "formats": formats, "offsets": offsets, "itemsize": -(-end // widest) * widest}
+    spec = {
+        "names": list(dtype.names),
+        "formats": formats,
+        "offsets": offsets,
+        "itemsize": -(-end // widest) * widest,
+    }
     return np.dtype(spec), widest
 
 

@@ -54,7 +54,9 @@ def _names_fields(array: Remote, index: Any) -> bool:
     """Whether the index is a field's name or a list of such names."""
     if type(index) is str:
         return True
-    return type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index)
+    return (
+        type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index)
+    )
 
 
 def _check_fields(meta: Any, names: list) -> None:
@@ -66,7 +68,9 @@ def _check_fields(meta: Any, names: list) -> None:
         if field[0].subdtype is not None:
             raise ValueError("CuPy does not yet support accessing nested subarrays")
         if meta.size and any(n % field[0].alignment for n in (field[1], *meta.strides)):
-            raise ValueError(f"field {name!r} makes a result array with elements not sufficiently aligned for GPU")
+            raise ValueError(
+                f"field {name!r} makes a result array with elements not sufficiently aligned for GPU"
+            )
 
 
 def setitem(array: Remote, index: Any, value: Any) -> None:
@@ -105,7 +109,9 @@ def scalar(value: Any, dtype: np.dtype) -> Any:
         raise TypeError(f"Unsupported type {type(value)}")
     if getattr(value, "dtype", dtype).kind == "c" and dtype.kind not in "bcV":
         warnings.warn(
-            "Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning, stacklevel=4
+            "Casting complex values to real discards the imaginary part",
+            np.exceptions.ComplexWarning,
+            stacklevel=4,
         )
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -147,16 +153,16 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) ->
     for x in (dst, src, where):
         if isinstance(x, Remote) and x._stream is not stream:
             dispatch.warn_peer(x, stream)
-    dispatch.run_internal("copyto", dst, src, casting="unsafe", where=where if isinstance(where, Remote) else bool(where))
+    dispatch.run_internal(
+        "copyto", dst, src, casting="unsafe", where=where if isinstance(where, Remote) else bool(where)
+    )
     return None
 
 
 def _fits(source: tuple, target: tuple) -> None:
     extra = len(source) - len(target)
     trimmed = source[extra:] if extra > 0 and set(source[:extra]) == {1} else source
-    if len(trimmed) > len(target) or any(
-        n not in (1, m) for n, m in zip(trimmed[::-1], target[::-1])
-    ):
+    if len(trimmed) > len(target) or any(n not in (1, m) for n, m in zip(trimmed[::-1], target[::-1])):
         raise ValueError(f"could not broadcast input array from shape {source} into shape {target}")
 
 
@@ -193,7 +199,9 @@ def _parse(array: Remote, index: Any) -> tuple[list, bool]:
 
 
 def _has_arrays(item: list) -> bool:
-    return any(isinstance(creation.cupy_like(x), Remote) or isinstance(x, list) and _has_arrays(x) for x in item)
+    return any(
+        isinstance(creation.cupy_like(x), Remote) or isinstance(x, list) and _has_arrays(x) for x in item
+    )
 
 
 def _host_index(item: list) -> np.ndarray:
@@ -229,9 +237,8 @@ def _with_masks(array: Remote, parts: list) -> list:
                 result.extend(map(_placed, np.nonzero(part)))
                 axis += width
                 continue
-        elif isinstance(part, np.ndarray) or isinstance(part, Remote):
-            if not shape[axis] and part.size:
-                raise IndexError(f"index is out of bounds for axis {axis} with size 0")
+        elif isinstance(part, np.ndarray | Remote) and not shape[axis] and part.size:
+            raise IndexError(f"index is out of bounds for axis {axis} with size 0")
         result.append(_placed(part))
         axis += width
     return result

@@ -70,7 +70,9 @@ class flatiter:  # noqa: N801 - CuPy's name
         return self._base.flatten()
 
     def _compare(self, name: str, other: Any) -> Any:
-        return getattr(views.ravel(self._base), name)(views.ravel(other._base) if isinstance(other, flatiter) else other)
+        return getattr(views.ravel(self._base), name)(
+            views.ravel(other._base) if isinstance(other, flatiter) else other
+        )
 
 
 def _repeated(value: Any, size: int) -> Any:
@@ -96,5 +98,6 @@ class broadcast:  # noqa: N801 - CuPy's name
         self.nd = self.ndim = len(shape)
         self.size = int(np.prod(shape))
         self.values = tuple(
-            views.broadcast_to(a, shape) if isinstance(a, Remote) and a._meta.shape != shape else a for a in arrays
+            views.broadcast_to(a, shape) if isinstance(a, Remote) and a._meta.shape != shape else a
+            for a in arrays
         )

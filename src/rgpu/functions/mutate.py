@@ -1,7 +1,7 @@
 """Functions that change an argument: what can be refused is refused here, before a command leaves.
 
-``place``, ``put``, ``putmask``, ``put_along_axis`` and ``fill_diagonal`` with CuPy's checks and defaults. Only
-``put(mode="raise")`` has to wait, because its error is in the data.
+CuPy's checks and defaults for ``put`` and its kin, and for functions whose errors are in their data
+(``put(mode="raise")``, ``unravel_index``): only those wait.
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "wrap", order: st
             if low < 0 or high >= extent:
                 raise ValueError("invalid entry in coordinates array")
     modes = tuple("wrap" if m == "raise" else m for m in modes)
-    return dispatch.call("ravel_multi_index", tuple(x.astype(np.int64) for x in indices), dims, mode=modes, order=order)
+    return dispatch.call(
+        "ravel_multi_index", tuple(x.astype(np.int64) for x in indices), dims, mode=modes, order=order
+    )
 
 
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
@@ -178,5 +180,15 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0) -> tuple:
 
 NAMES: dict[str, Any] = {
     function.__name__: function
-    for function in (place, put, putmask, put_along_axis, fill_diagonal, unravel_index, ravel_multi_index, roll, mask_indices)
+    for function in (
+        place,
+        put,
+        putmask,
+        put_along_axis,
+        fill_diagonal,
+        unravel_index,
+        ravel_multi_index,
+        roll,
+        mask_indices,
+    )
 }

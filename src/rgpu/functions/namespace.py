@@ -64,4 +64,5 @@ def fill(names: dict, namespace: str) -> None:
         files.fill(names)
         for table in (shapes.NAMES, grids.NAMES, callables.NAMES, mutate.NAMES, polynomials.NAMES, vectorized.NAMES):
             names.update(table)
-        names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast, copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)
+        names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast)
+        names.update(copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)

@@ -50,7 +50,9 @@ def _on_host(args: tuple) -> tuple:
     return tuple(x.get() if isinstance(x, Remote) else x for x in args)
 
 
-def reshape(a: Any, newshape: Any = None, order: str = "C", *, shape: Any = None, copy: bool | None = None) -> Any:
+def reshape(
+    a: Any, newshape: Any = None, order: str = "C", *, shape: Any = None, copy: bool | None = None
+) -> Any:
     """A view with another shape where the layout allows it, else a copy (``copy=False``: ValueError)."""
     wanted = newshape if shape is None else shape
     if wanted is None:
@@ -125,7 +127,9 @@ def byte_bounds(a: Any) -> tuple[int, int]:
 
 
 def row_stack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    warnings.warn("`row_stack` alias is deprecated. Use `cp.vstack` directly.", DeprecationWarning, stacklevel=3)
+    warnings.warn(
+        "`row_stack` alias is deprecated. Use `cp.vstack` directly.", DeprecationWarning, stacklevel=3
+    )
     return dispatch.call("vstack", tup, dtype=dtype, casting=casting)
 
 

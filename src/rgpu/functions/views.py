@@ -92,7 +92,11 @@ def _complete(shape: Any, size: int) -> tuple[int, ...]:
     unknown = shape.count(-1)
     if unknown > 1:
         raise ValueError("can only specify one unknown dimension")
-    if (unknown and (known == 0 or size % known)) or (not unknown and known != size) or min(shape, default=0) < -1:
+    if (
+        (unknown and (known == 0 or size % known))
+        or (not unknown and known != size)
+        or min(shape, default=0) < -1
+    ):
         raise ValueError(f"cannot reshape array of size {size} into shape {shape}")
     return tuple(size // known if extent == -1 else extent for extent in shape)
 

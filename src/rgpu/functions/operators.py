@@ -1,0 +1,164 @@
+"""The array's operators, and its methods that are also functions: from tables, not written by hand.
+
+An operator issues one command, or leaves the work to the other operand by Python's protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgpu.client.remote import Remote
+from rgpu.functions import creation, dispatch
+from rgpu.functions.ufunc import UFUNCS
+from rgpu.wire.functions import BY_NAME
+
+OPERANDS = (Remote, np.ndarray, bool, int, float, complex, np.generic)
+_PRIORITY = 100
+known: set = {float, int, bool, complex}  # and the array class: operands that never take over
+
+
+def options(**options: Any) -> dict:
+    """Keyword arguments without those that say nothing, so that signatures stay few."""
+    return {key: value for key, value in options.items() if value is not None and value is not False}
+
+
+_OPERATORS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "left_shift", "rshift": "right_shift", "divmod": "divmod",
+}  # fmt: skip
+COMPARISONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+_UNARIES = {"neg": "negative", "pos": "positive", "invert": "invert", "abs": "absolute"}
+#: method -> parameters after self, for functions of the same name
+_METHODS = {
+    "sum": "axis dtype out keepdims", "prod": "axis dtype out keepdims", "mean": "axis dtype out keepdims",
+    "std": "axis dtype out ddof keepdims", "var": "axis dtype out ddof keepdims", "min": "axis out keepdims",
+    "any": "axis out keepdims", "all": "axis out keepdims", "argmax": "axis dtype out keepdims",
+    "argmin": "axis dtype out keepdims", "ptp": "axis out keepdims", "cumsum": "axis dtype out",
+    "cumprod": "axis dtype out", "argsort": "axis", "argpartition": "kth axis", "clip": "min max out",
+    "round": "decimals out", "dot": "b out", "take": "indices axis out", "repeat": "repeats axis",
+    "choose": "choices out mode", "compress": "condition axis out", "trace": "offset axis1 axis2 dtype out",
+    "searchsorted": "v side sorter", "nonzero": "",
+}  # fmt: skip
+
+
+def _defers(other: Any) -> bool:
+    """Whether an operator must leave the work to the other operand (Python's protocol)."""
+    if isinstance(
+        other, Remote | bool | int | float | complex | np.generic | np.ndarray | list | tuple | str
+    ):
+        return False
+    if hasattr(other, "__array_ufunc__"):
+        return other.__array_ufunc__ is None
+    return getattr(other, "__array_priority__", 0) > _PRIORITY
+
+
+def _equality(name: str, different: bool) -> Any:
+    """``==`` and ``!=``: an object with nothing but Python's default comparison equals no element."""
+    function, own = BY_NAME[name], "__ne__" if different else "__eq__"
+
+    def compare(self: Any, other: Any) -> Any:
+        if type(other) in known:
+            return dispatch.binary(function, self, other)
+        if _defers(other):
+            return NotImplemented
+        kind = type(other)
+        if other is None or (kind.__eq__ is object.__eq__ and getattr(kind, own) is getattr(object, own)):
+            return (creation.ones if different else creation.zeros)(self._meta.shape, bool)
+        if isinstance(other, np.ndarray) and not other.ndim:
+            other = other[()]
+        if not isinstance(other, OPERANDS):
+            return getattr(np, name)(self, other)  # NumPy's protocol decides, or refuses
+        return UFUNCS[name](self, other)
+
+    compare.__name__ = own
+    return compare
+
+
+def _binary_operator(function: Any, special: Any = None) -> Any:
+    def forward(self: Any, other: Any) -> Any:
+        if type(other) in known or not _defers(other):
+            return dispatch.binary(function, self, other)
+        return NotImplemented
+
+    def reflected(self: Any, other: Any) -> Any:
+        return dispatch.binary(function, other, self) if not _defers(other) else NotImplemented
+
+    def inplace(self: Any, other: Any) -> Any:
+        return dispatch.inplace(function, self, other) if not _defers(other) else NotImplemented
+
+    return forward, reflected, inplace
+
+
+def install(ndarray: Any) -> None:
+    """Give the class its operators and the methods that are also functions."""
+    known.add(ndarray)
+    for name, target in _OPERATORS.items():
+        if name == "divmod":
+            ndarray.__divmod__ = lambda self, other: UFUNCS["divmod"](self, other)  # type: ignore[attr-defined]
+            ndarray.__rdivmod__ = lambda self, other: UFUNCS["divmod"](other, self)  # type: ignore[attr-defined]
+            continue
+        for prefix, method in zip(("", "r", "i"), _binary_operator(BY_NAME[target])):
+            method.__name__ = f"__{prefix}{name}__"
+            setattr(ndarray, method.__name__, method)
+    for name, target in COMPARISONS.items():
+        equality = target in ("equal", "not_equal")
+        method = _equality(target, name == "ne") if equality else _binary_operator(BY_NAME[target])[0]
+        method.__name__ = f"__{name}__"
+        setattr(ndarray, method.__name__, method)
+    for name, target in _UNARIES.items():
+        setattr(ndarray, f"__{name}__", _unary_operator(BY_NAME[target]))
+    ndarray.__matmul__ = lambda self, other: (
+        dispatch.call("matmul", self, other) if not _defers(other) else NotImplemented
+    )  # type: ignore[attr-defined]
+    ndarray.__rmatmul__ = lambda self, other: (
+        dispatch.call("matmul", other, self) if not _defers(other) else NotImplemented
+    )  # type: ignore[attr-defined]
+    for name, parameters in _METHODS.items():
+        setattr(ndarray, name, _method(name, parameters.split()))
+
+
+def _unary_operator(function: Any) -> Any:
+    return lambda self: dispatch.unary(function, self)
+
+
+def _method(name: str, parameters: list[str]) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(parameters):
+            raise TypeError(f"{name}() takes at most {len(parameters)} arguments ({len(args)} given)")
+        for key, value in zip(parameters, args):
+            if key in kwargs:
+                raise TypeError(f"{name}() got multiple values for argument '{key}'")
+            kwargs[key] = value
+        return _call_on(self, name, options(**kwargs))
+
+    method.__name__ = name
+    method.__doc__ = f"See ``cupy.{name}``."
+    return method
+
+
+def _call_on(array: Any, name: str, options: dict) -> Any:
+    if name == "clip":
+        return dispatch.call("clip", array, options.pop("min", None), options.pop("max", None), **options)
+    first = {
+        "dot": "b",
+        "take": "indices",
+        "repeat": "repeats",
+        "choose": "choices",
+        "searchsorted": "v",
+        "argpartition": "kth",
+    }.get(name)
+    if name == "compress":
+        return dispatch.call("compress", options.pop("condition"), array, **options)
+    if first is not None:
+        return dispatch.call(name, array, options.pop(first), **options)
+    return dispatch.call(name, array, **options)
