@@ -17,6 +17,7 @@ from rgpu.functions import (
     iterate,
     mutate,
     polynomials,
+    products,
     shapes,
     signatures,
     vectorized,
@@ -62,7 +63,7 @@ def fill(names: dict, namespace: str) -> None:
                 names[name] = getattr(creation, name)
         host.fill(names)
         files.fill(names)
-        for table in (shapes.NAMES, grids.NAMES, callables.NAMES, mutate.NAMES, polynomials.NAMES, vectorized.NAMES):
-            names.update(table)
+        for room in (shapes, grids, callables, mutate, polynomials, vectorized, products):
+            names.update(room.NAMES)
         names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast)
         names.update(copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)

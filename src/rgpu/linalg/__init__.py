@@ -2,6 +2,7 @@
 
 from numpy.linalg import LinAlgError as LinAlgError
 
-from rgpu.functions import namespace
+from rgpu.functions import namespace, shapes
 
 namespace.fill(globals(), "cupy.linalg")
+matrix_transpose = shapes.NAMES["matrix_transpose"]

@@ -104,14 +104,16 @@ def _svd(a: np.ndarray, full_matrices: bool = True, compute_uv: bool = True) -> 
 @override("linalg.eigh")
 def _eigh(a: np.ndarray, UPLO: str = "L") -> Any:
     _stacked_square(a)
-    common_type(a)
+    if a.dtype == np.float16:  # computed in single precision
+        return tuple(x.astype(np.float16) for x in np.linalg.eigh(a.astype(np.float32), UPLO))
     return tuple(np.linalg.eigh(a, UPLO))
 
 
 @override("linalg.eigvalsh")
 def _eigvalsh(a: np.ndarray, UPLO: str = "L") -> Any:
     _stacked_square(a)
-    common_type(a)
+    if a.dtype == np.float16:
+        return np.linalg.eigvalsh(a.astype(np.float32), UPLO).astype(np.float16)
     return np.linalg.eigvalsh(a, UPLO)
 
 
