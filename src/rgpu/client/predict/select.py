@@ -44,6 +44,13 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None) -> Any:
     return result
 
 
+def triangle(m: Any, k: Any = 0) -> Meta | None:
+    """Layout of ``tril`` and ``triu``: a vector becomes a square."""
+    if type(m) is not Meta or not m.ndim:
+        return None
+    return fresh(m.shape if m.ndim > 1 else m.shape * 2, m.dtype)
+
+
 def same(a: Any, *_: Any, **rest: Any) -> Meta | None:
     """Layout equal to the first argument's, in C order."""
     return fresh(a.shape, a.dtype) if type(a) is Meta and "axis" not in rest else None
@@ -202,7 +209,7 @@ def learn(*_: Any, **__: Any) -> None:
 RULES: dict[str, Callable[..., Any]] = {
     "where": where, "clip": clip, "roll": roll, "sort": sort, "argsort": argsort, "take": take,
     "lexsort": lexsort,
-    "partition": partition, "argpartition": argpartition, "tril": same, "triu": same,
+    "partition": partition, "argpartition": argpartition, "tril": triangle, "triu": triangle,
     "array_equal": truth, "array_equiv": truth, "allclose": allclose, "isclose": isclose,
     "searchsorted": searchsorted, "digitize": digitize, "percentile": functools.partial(_quantile, 100.0),
     "quantile": functools.partial(_quantile, 1.0),
