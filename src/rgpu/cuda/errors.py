@@ -31,6 +31,8 @@ _STATUS = {
     214: ("ECCUncorrectable", "uncorrectable ECC error encountered"),
     217: ("PeerAccessUnsupported", "peer access is not supported between these two devices"),
     218: ("InvalidPtx", "a PTX JIT compilation failed"),
+    300: ("InvalidSource", "device kernel image is invalid"),
+    301: ("FileNotFound", "file not found"),
     400: ("InvalidResourceHandle", "invalid resource handle"),
     500: ("SymbolNotFound", "named symbol not found"),
     600: ("NotReady", "device not ready"),

@@ -8,6 +8,7 @@ the cpu backend's. Part of the cupy backend, which is the only one to import it.
 from __future__ import annotations
 
 import ctypes
+import io
 import re
 from collections.abc import Callable
 from typing import Any
@@ -93,8 +94,10 @@ def _launch_reduction(backend: Any, kernel: Any, inputs: tuple, outputs: tuple, 
     return made
 
 
-def _load(backend: Any, module: _Module) -> None:
-    module.cupy.compile()
+def _load(backend: Any, module: _Module, remarks: bool) -> str:
+    log = io.StringIO()
+    module.cupy.compile(log_stream=log if remarks else None)
+    return log.getvalue()
 
 
 def _function(backend: Any, module: _Module, name: str) -> dict:

@@ -6,6 +6,7 @@ A launch never waits: its errors, those of compiling too, come at the next wait.
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -50,7 +51,7 @@ class _Source:
 
     def _object(self, stream: Any, anew: bool = False) -> launch.Kernel:
         if self.code is None:
-            raise _driver_error(301, f"{self.file_path}: a binary of a file is not sent to a server; give the source instead")
+            raise _driver_error(801, f"{self.file_path}: a binary of a file is not sent to a server; give the source instead")
         content = (self.code, tuple(self.options), tuple(self.name_expressions or ()), self.backend)
         flags = (bool(self.translate_cucomplex), bool(self.enable_cooperative_groups))
         return launch.kernel(stream, "kernel.module", *content, *flags, anew=anew)
@@ -60,9 +61,11 @@ class _Source:
         return _restored, (isinstance(self, RawKernel), {key: getattr(self, key) for key in _STATE if hasattr(self, key)})
 
     def compile(self, log_stream: Any = None) -> None:
-        """Compile now, and wait for it. The worker keeps the compiler's remarks; ``log_stream`` gets none."""
+        """Compile now, and wait for it; the compiler's remarks go to ``log_stream``."""
         stream = pool.current_stream()
-        _ask(stream, "kernel.module.load", self._object(stream))
+        log = _ask(stream, "kernel.module.load", self._object(stream), log_stream is not None)
+        if log:
+            log_stream.write(log)
 
 
 class RawKernel(_Source):
@@ -218,8 +221,9 @@ class RawModule(_Source):
         return _restored(True, {**{key: getattr(self, key) for key in _STATE if key != "name"}, "name": name})
 
     def _no_file(self) -> None:
-        with open(str(self.file_path), "rb"):  # a file that is not there is the more useful error
-            pass
+        if not os.path.exists(str(self.file_path)):
+            raise _driver_error(301, f"there is no file {self.file_path}")
+        self._object(None)
 
     def get_global(self, name: str) -> Any:
         """A pointer to a ``__constant__`` or ``__device__`` variable. Waits."""

@@ -43,8 +43,10 @@ def _reduction(kernel: Reduction, inputs: tuple, outputs: tuple, axes: tuple, ke
 
 
 @override("kernel.module.load")
-def _load(module: Module) -> None:
+def _load(module: Module, remarks: bool) -> str:
+    """Compile; the compiler's warnings where they are wanted."""
     module.load()
+    return module.remarks() if remarks else ""
 
 
 @override("kernel.module.function")

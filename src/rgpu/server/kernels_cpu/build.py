@@ -26,6 +26,7 @@ COMPILE_SECONDS = 120
 _FLAGS = (
     "-O3", "-march=native", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
     "-fno-strict-aliasing", "-fpermissive",
+    "-ffp-contract=off",  # rounded like NumPy's results, which this backend's other functions are
 )  # fmt: skip
 
 
@@ -114,6 +115,14 @@ def load(source: str, options: tuple[str, ...] = (), *, shown: str = "", name: s
             _compile(path, flags, source, binary, (shown or source, name, " ".join(options)))
         library = _loaded[key] = ctypes.CDLL(str(binary))
     return library
+
+
+def remarks(source: str, options: tuple[str, ...] = ()) -> str:
+    """What the compiler has to say about a source that it accepts."""
+    flags = tuple(flag for flag in _FLAGS if flag not in ("-w", "-shared"))
+    command = [compiler()[0], "-std=c++17", *flags, *options, "-Wall", f"-isystem{HEADERS}", "-fsyntax-only", "-x", "c++", "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    return done.stderr
 
 
 def _compile(compiler: str, flags: tuple[str, ...], source: str, binary: Path, shown: tuple[str, str, str]) -> None:

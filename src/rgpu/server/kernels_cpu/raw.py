@@ -107,6 +107,7 @@ class Module:
         build.check_allowed()
         self.code, self.options, self.names = code, tuple(options or ()), tuple(names or ())
         self._library: ctypes.CDLL | None = None
+        self._built: tuple[str, tuple[str, ...]] = "", ()
         self._entries: dict[str, tuple[Any, list[int]]] = {}
 
     def load(self) -> None:
@@ -127,10 +128,16 @@ class Module:
                 f"rgpu_symbol_{name} = {{&{name}, (int64_t)sizeof({name})}}; }}"
             )
         options = (*compiler_options(self.options), *(("-DRGPU_FIBERS",) if source.fibers else ()))
-        self._library = build.load("\n".join(text), options, shown=self.code, name="module")
+        self._built = "\n".join(text), options
+        self._library = build.load(*self._built, shown=self.code, name="module")
         for k, expression in enumerate(expressions):
             entry = _Entry.in_dll(self._library, f"rgpu_kernel_{k}")
             self._entries[expression] = _RUN(entry.run), [entry.sizes[i] for i in range(entry.count)]
+
+    def remarks(self) -> str:
+        """The compiler's warnings."""
+        self.load()
+        return build.remarks(*self._built)
 
     def function(self, name: str) -> dict[str, int]:
         """Attributes of a kernel, as CuPy names them. Raises CUDADriverError for one that is not there."""
