@@ -275,3 +275,31 @@ def test_fuse_is_the_function(cp):
         return cp.sum((x - y) ** 2)
 
     assert float(squares(cp.arange(3), cp.ones(3))) == 2
+
+
+# ---- who may ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """A server whose operator allows no native kernels."""
+    from tests.support.servers import Server
+
+    import rgpu
+
+    monkeypatch.setenv("RGPU_ALLOW_NATIVE_KERNELS", "0")
+    with Server("cpu:1", "strict") as server:
+        rgpu.connect(server.address)
+        yield rgpu
+        rgpu.close()
+
+
+def test_a_server_may_refuse_native_code(refusing):
+    z = refusing.ElementwiseKernel("T x", "T z", "z = x")(refusing.ones(3))
+    with pytest.raises(NotImplementedError, match="--allow-native-kernels"):
+        z.get()
+    x = refusing.zeros(3, "f4")
+    refusing.RawKernel(RAW, "add")((1,), (1,), (x, x, x, 3))
+    with pytest.raises(NotImplementedError, match="--allow-native-kernels"):
+        refusing.cuda.Device().synchronize()
+    assert refusing.ones(2).get().tolist() == [1, 1]

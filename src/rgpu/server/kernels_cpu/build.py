@@ -23,6 +23,7 @@ from rgpu.config import NATIVE_KERNELS, parse_flag
 HEADERS = Path(__file__).parent.parent / "cuda_cpu"
 COMPILERS = ("g++", "clang++", "c++")
 COMPILE_SECONDS = 120
+FIBERS = "-DRGPU_FIBERS"  # the threads of a block are fibers
 _FLAGS = (
     "-O3", "-march=native", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
     "-fno-strict-aliasing", "-fpermissive",
@@ -76,6 +77,10 @@ def _processor() -> str:
     return hashlib.sha256("".join(sorted(set(lines))).encode()).hexdigest()
 
 
+def _identity() -> str:
+    return compiler()[1]
+
+
 @functools.cache
 def _headers() -> str:
     digest = hashlib.sha256()
@@ -125,11 +130,35 @@ def remarks(source: str, options: tuple[str, ...] = ()) -> str:
     return done.stderr
 
 
+def _precompiled(compiler: str, flags: tuple[str, ...]) -> list[str]:
+    """Where to find the header ready made: four times faster. Made once by each user; g++ only, clang++ does without.
+
+    A compiler that does not accept it for some other option reads the header itself.
+    """
+    if "clang" in compiler:
+        return []
+    fitting = tuple(flag for flag in flags if not flag.startswith(("-D", "-U")) or flag == FIBERS)
+    key = hashlib.sha256("\0".join((_identity(), _headers(), *fitting)).encode()).hexdigest()[:16]
+    directory = cache_directory() / f"headers-{key}"
+    header = directory / "rgpu_cuda.h.gch"
+    if not header.exists():
+        directory.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory) as aside:
+            made = Path(aside) / header.name
+            flags = tuple(flag for flag in fitting if flag != "-shared")
+            command = [compiler, *flags, "-x", "c++-header", str(HEADERS / "rgpu_cuda.h"), "-o", str(made)]
+            if subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, check=False).returncode:
+                return []
+            os.replace(made, header)
+    return [f"-I{directory}"]
+
+
 def _compile(compiler: str, flags: tuple[str, ...], source: str, binary: Path, shown: tuple[str, str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix="compile-") as directory:
         text, result = Path(directory) / "kernel.cu.cpp", Path(directory) / "kernel.so"
         text.write_text(source)
-        command = [compiler, *flags, f"-I{HEADERS}", str(text), "-o", str(result)]
+        includes = [*_precompiled(compiler, flags), f"-I{HEADERS}"]
+        command = [compiler, *flags, *includes, str(text), "-o", str(result)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
         except subprocess.TimeoutExpired:

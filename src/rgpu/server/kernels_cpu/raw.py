@@ -127,7 +127,7 @@ class Module:
                 "namespace rgpu_user { extern \"C\" __attribute__((visibility(\"default\"))) const rgpu::Symbol "
                 f"rgpu_symbol_{name} = {{&{name}, (int64_t)sizeof({name})}}; }}"
             )
-        options = (*compiler_options(self.options), *(("-DRGPU_FIBERS",) if source.fibers else ()))
+        options = (*compiler_options(self.options), *((build.FIBERS,) if source.fibers else ()))
         self._built = "\n".join(text), options
         self._library = build.load(*self._built, shown=self.code, name="module")
         for k, expression in enumerate(expressions):
