@@ -38,18 +38,28 @@ def test_types(cp, dtype):
 def test_any_layout(cp):
     kernel = cp.ElementwiseKernel("T x, T y", "T z", "z = 10 * x + y + 100 * i")
     x = np.arange(24, dtype="i8").reshape(2, 3, 4)
-    for view in (lambda a: a.T, lambda a: a[:, ::-1, ::2], lambda a: a[0, :, None], lambda a: a[1, 2, 3], lambda a: a[:, :0]):
+    for view in (
+        lambda a: a.T,
+        lambda a: a[:, ::-1, ::2],
+        lambda a: a[0, :, None],
+        lambda a: a[1, 2, 3],
+        lambda a: a[:, :0],
+    ):
         expected = 10 * view(x) + 1 + 100 * np.arange(view(x).size).reshape(view(x).shape)
         np.testing.assert_array_equal(kernel(view(cp.asarray(x)), 1).get(), expected)
 
 
 def test_raw_parameters_size_and_indexer(cp):
-    kernel = cp.ElementwiseKernel("raw T x, int32 m", "T z", "z = x[m - 1 - i] + n + _ind.size() + x.shape()[0]")
+    kernel = cp.ElementwiseKernel(
+        "raw T x, int32 m", "T z", "z = x[m - 1 - i] + n + _ind.size() + x.shape()[0]"
+    )
     np.testing.assert_array_equal(kernel(cp.arange(6), 6, size=6).get(), np.arange(6)[::-1] + 18)
     two = cp.ElementwiseKernel("raw T x", "T z", "int p[2] = {int(i), 1}; z = x[p]")
     np.testing.assert_array_equal(two(cp.arange(12).reshape(2, 6).T, size=6).get(), np.arange(6) + 6)
     shaped = cp.ElementwiseKernel("T x", "T z", "z = _ind.get()[0] * 100 + _ind.get()[1]", reduce_dims=False)
-    np.testing.assert_array_equal(shaped(cp.zeros((2, 3))).get(), np.add.outer(np.arange(2) * 100, np.arange(3)))
+    np.testing.assert_array_equal(
+        shaped(cp.zeros((2, 3))).get(), np.add.outer(np.arange(2) * 100, np.arange(3))
+    )
 
 
 def test_several_outputs_preamble_and_control_flow(cp):
@@ -283,9 +293,8 @@ def test_fuse_is_the_function(cp):
 @pytest.fixture
 def refusing(monkeypatch):
     """A server whose operator allows no native kernels."""
-    from tests.support.servers import Server
-
     import rgpu
+    from tests.support.servers import Server
 
     monkeypatch.setenv("RGPU_ALLOW_NATIVE_KERNELS", "0")
     with Server("cpu:1", "strict") as server:

@@ -69,7 +69,7 @@ def converted(args: Any) -> list:
 
 
 def place(arrays: list) -> Any:
-    """The stream a launch runs on: that of its outputs (inputs from elsewhere are copied), else the current one."""
+    """The stream a launch runs on: its outputs' (inputs from elsewhere are copied), else the current one."""
     streams = {id(a._stream): a._stream for a in arrays}
     if len(streams) > 1:
         raise ValueError("the output arrays of a kernel must be on one device")
@@ -87,7 +87,7 @@ def scalar(x: Any, dtype: np.dtype) -> np.generic:
 
 
 def resolve_types(ins: tuple, outs: tuple, in_dtypes: list, out_dtypes: list) -> tuple[list, list]:
-    """The dtype of every parameter: declared, or what an argument gives its letter. Outputs are asked first."""
+    """The dtype of every parameter: declared, or what an argument gives its letter; outputs come first."""
     letters: dict[str, np.dtype] = {}
     for parameter, dtype in (*zip(outs, out_dtypes), *zip(ins, in_dtypes)):
         if dtype is None:
@@ -96,7 +96,8 @@ def resolve_types(ins: tuple, outs: tuple, in_dtypes: list, out_dtypes: list) ->
             if parameter.dtype != dtype:
                 raise TypeError(f"Type is mismatched. {parameter.name} {dtype.type} {parameter.dtype.type}")
         elif letters.setdefault(parameter.type, dtype) != dtype:
-            raise TypeError(f"Type is mismatched. {parameter.name} {dtype.type} {letters[parameter.type].type} {parameter.type}")
+            known = letters[parameter.type].type
+            raise TypeError(f"Type is mismatched. {parameter.name} {dtype.type} {known} {parameter.type}")
     return tuple([letters[p.type] if p.dtype is None else p.dtype for p in side] for side in (ins, outs))  # type: ignore[return-value]
 
 

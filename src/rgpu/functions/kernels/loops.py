@@ -41,14 +41,18 @@ class _Kernel:
     def cached_codes(self) -> dict:
         """Source by argument types, of the types this kernel was called with."""
         if not self._cached_codes:
-            warnings.warn("No codes are cached because compilation is deferred until the first function call.", stacklevel=2)
+            warnings.warn(
+                "No codes are cached because compilation is deferred until the first function call.",
+                stacklevel=2,
+            )
         return dict(self._cached_codes)
 
     @property
     def cached_code(self) -> str:
         if len(self._cached_codes) > 1:
             warnings.warn(
-                "The input types of the kernel could not be inferred. Please use `.cached_codes` instead.", stacklevel=2
+                "The input types of the kernel could not be inferred. Please use `.cached_codes` instead.",
+                stacklevel=2,
             )
         return next(iter(self._cached_codes.values()))
 
@@ -57,7 +61,9 @@ class _Kernel:
         if key not in self._cached_codes:
             letters = {p.type: c_type(t) for p, t in zip(self.params, types) if p.dtype is None}
             lines = [f"typedef {name} {letter};" for letter, name in sorted(letters.items())]
-            parameters = ", ".join(f"{p.type if p.dtype is None else c_type(p.dtype)} {p.name}" for p in self.params)
+            parameters = ", ".join(
+                f"{p.type if p.dtype is None else c_type(p.dtype)} {p.name}" for p in self.params
+            )
             head = f'extern "C" __global__ void {self.name}({parameters}, CIndexer _ind)'
             self._cached_codes[key] = "\n".join((*lines, preamble, f"{head} {{\n{body}\n}}"))
 
@@ -70,7 +76,9 @@ class _Kernel:
         return inputs, outputs
 
     def _typed(self, inputs: list, outputs: list) -> tuple[list, list]:
-        dtypes = [[x._meta.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)]
+        dtypes = [
+            [x._meta.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)
+        ]
         ins, outs = launch.resolve_types(self.in_params, self.out_params, *dtypes)
         typed = [x if isinstance(x, Remote) else launch.scalar(x, t) for x, t in zip(inputs, ins)]
         return typed, outs
@@ -98,7 +106,7 @@ class ElementwiseKernel(_Kernel):
         self._content = (in_params, out_params, operation, name, reduce_dims, preamble, *options.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it; ``size=`` where no array that is not raw decides the loop, ``block_size=`` and ``stream=`` as CuPy's."""
+        """Run it; ``size=`` where only raw arrays are given, ``block_size=`` and ``stream=`` as CuPy's."""
         size, block_size = kwargs.pop("size", -1), kwargs.pop("block_size", 128)
         stream = kwargs.pop("stream", None)
         if kwargs:
@@ -141,7 +149,9 @@ class ElementwiseKernel(_Kernel):
         types = [x._meta.dtype if isinstance(x, Remote) else x.dtype for x in typed] + out_types
         self._remember(arrays, types, self.operation, self.preamble)
         kernel = launch.kernel(stream, "kernel.elementwise", *self._content)
-        results = launch.submit("kernel.elementwise.launch", stream, made, made or outputs, kernel, tuple(typed), size)
+        results = launch.submit(
+            "kernel.elementwise.launch", stream, made, made or outputs, kernel, tuple(typed), size
+        )
         return self._result(results)
 
     def _result(self, results: list) -> Any:
@@ -156,9 +166,9 @@ class ReductionKernel(_Kernel):
     __module__ = "cupy"
 
     def __init__(
-        self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any,
-        name: str = "reduce_kernel", reduce_type: str | None = None, reduce_dims: bool = True, preamble: str = "",
-        options: tuple = (),
+        self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str,
+        identity: Any, name: str = "reduce_kernel", reduce_type: str | None = None, reduce_dims: bool = True,
+        preamble: str = "", options: tuple = (),
     ) -> None:  # fmt: skip
         self._parameters(in_params, out_params, name)
         self.identity = "" if identity is None else str(identity)
@@ -210,9 +220,18 @@ class ReductionKernel(_Kernel):
         made = [] if outputs else [fresh(out_shape, dtype) for dtype in out_types]
         stream = launch.place(outputs)
         types = [x._meta.dtype if isinstance(x, Remote) else x.dtype for x in typed] + out_types
-        self._remember([x for x in (*typed, *outputs) if isinstance(x, Remote)], types, self.map_expr, self.preamble)
+        self._remember(
+            [x for x in (*typed, *outputs) if isinstance(x, Remote)], types, self.map_expr, self.preamble
+        )
         kernel = launch.kernel(stream, "kernel.reduction", *self._content)
         results = launch.submit(
-            "kernel.reduction.launch", stream, made, made or outputs, kernel, tuple(typed), axes, bool(keepdims)
+            "kernel.reduction.launch",
+            stream,
+            made,
+            made or outputs,
+            kernel,
+            tuple(typed),
+            axes,
+            bool(keepdims),
         )
         return results[0] if self.nout == 1 else tuple(results)

@@ -21,15 +21,21 @@ from rgpu.functions.kernels import launch
 from rgpu.wire.functions import BY_NAME
 
 _ATTRIBUTES = (
-    "max_threads_per_block shared_size_bytes const_size_bytes local_size_bytes num_regs ptx_version binary_version "
-    "cache_mode_ca max_dynamic_shared_size_bytes preferred_shared_memory_carveout"
+    "max_threads_per_block shared_size_bytes const_size_bytes local_size_bytes num_regs ptx_version "
+    "binary_version cache_mode_ca max_dynamic_shared_size_bytes preferred_shared_memory_carveout"
 ).split()
-_STATE = "code name options backend translate_cucomplex enable_cooperative_groups jitify name_expressions file_path".split()
+_STATE = (
+    "code name options backend translate_cucomplex enable_cooperative_groups jitify name_expressions file_path"
+).split()
 
 
 def _jitify_warning(jitify: Any) -> None:
     if jitify is not None:
-        text = "jitify=True is deprecated" if jitify else "The jitify argument is deprecated. Avoid passing jitify=False"
+        text = (
+            "jitify=True is deprecated"
+            if jitify
+            else "The jitify argument is deprecated. Avoid passing jitify=False"
+        )
         warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
@@ -51,14 +57,19 @@ class _Source:
 
     def _object(self, stream: Any, anew: bool = False) -> launch.Kernel:
         if self.code is None:
-            raise _driver_error(801, f"{self.file_path}: a binary of a file is not sent to a server; give the source instead")
+            raise _driver_error(
+                801, f"{self.file_path}: a binary of a file is not sent to a server; give the source instead"
+            )
         content = (self.code, tuple(self.options), tuple(self.name_expressions or ()), self.backend)
         flags = (bool(self.translate_cucomplex), bool(self.enable_cooperative_groups))
         return launch.kernel(stream, "kernel.module", *content, *flags, anew=anew)
 
     def __reduce__(self) -> Any:
         """By content: whoever unpickles it compiles it again."""
-        return _restored, (isinstance(self, RawKernel), {key: getattr(self, key) for key in _STATE if hasattr(self, key)})
+        return _restored, (
+            isinstance(self, RawKernel),
+            {key: getattr(self, key) for key in _STATE if hasattr(self, key)},
+        )
 
     def compile(self, log_stream: Any = None) -> None:
         """Compile now, and wait for it; the compiler's remarks go to ``log_stream``."""
@@ -74,11 +85,13 @@ class RawKernel(_Source):
     __module__ = "cupy"
 
     def __init__(
-        self, code: str, name: str, options: tuple = (), backend: str = "nvrtc", translate_cucomplex: bool = False, *,
-        enable_cooperative_groups: bool = False, jitify: Any = None,
+        self, code: str, name: str, options: tuple = (), backend: str = "nvrtc",
+        translate_cucomplex: bool = False, *, enable_cooperative_groups: bool = False, jitify: Any = None,
     ) -> None:  # fmt: skip
         if not isinstance(options, tuple):
-            raise TypeError(f"Argument 'options' has incorrect type (expected tuple, got {type(options).__name__})")
+            raise TypeError(
+                f"Argument 'options' has incorrect type (expected tuple, got {type(options).__name__})"
+            )
         _jitify_warning(jitify)
         self.code, self.name, self.options, self.backend = code, name, options, backend
         self.translate_cucomplex, self.jitify = translate_cucomplex, jitify
@@ -86,7 +99,9 @@ class RawKernel(_Source):
         self.file_path, self.name_expressions = None, None
         self.__name__ = name
 
-    def __call__(self, grid: tuple, block: tuple, args: Any, *, shared_mem: int = 0, stream: Any = None) -> None:
+    def __call__(
+        self, grid: tuple, block: tuple, args: Any, *, shared_mem: int = 0, stream: Any = None
+    ) -> None:
         """Launch on the current stream, or on ``stream``."""
         if stream is not None:
             with stream:
@@ -118,7 +133,6 @@ class RawKernel(_Source):
         return _ask(stream, "kernel.module.function", self._object(stream), self.name)
 
 
-
 def _attribute(name: str) -> Any:
     def get(self: RawKernel) -> int:
         return self.__dict__.get(f"_{name}", None) or self.attributes[name]
@@ -138,7 +152,9 @@ def _argument(x: Any, stream: Any) -> Any:
     """An array for a pointer; a NumPy scalar or array of one element for a value."""
     if isinstance(x, Remote):
         if x._stream is not stream:
-            raise ValueError(f"an array on {x._stream.name} is an argument of a kernel on {stream.name}: copy it first")
+            raise ValueError(
+                f"an array on {x._stream.name} is an argument of a kernel on {stream.name}: copy it first"
+            )
         return x
     if x is None:
         return np.int64(0)
@@ -155,9 +171,9 @@ def _argument(x: Any, stream: Any) -> Any:
     if isinstance(x, np.ndarray):
         if x.size != 1:
             raise TypeError(
-                f"You are trying to pass a numpy.ndarray of shape {x.shape} as a kernel parameter. Only numpy.ndarrays of "
-                "size one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass a "
-                "cupy.ndarray instead."
+                f"You are trying to pass a numpy.ndarray of shape {x.shape} as a kernel parameter. Only "
+                "numpy.ndarrays of size one can be passed by value. If you meant to pass a pointer to __global__ "
+                "memory, you need to pass a cupy.ndarray instead."
             )
         return x
     if hasattr(x, "mem") and hasattr(x, "ptr"):  # a MemoryPointer
@@ -186,8 +202,9 @@ class RawModule(_Source):
     __module__ = "cupy"
 
     def __init__(
-        self, code: str | None = None, *, path: str | None = None, options: tuple = (), backend: str = "nvrtc",
-        translate_cucomplex: bool = False, enable_cooperative_groups: bool = False, name_expressions: Any = None,
+        self, code: str | None = None, *, path: str | None = None, options: tuple = (),
+        backend: str = "nvrtc", translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False, name_expressions: Any = None,
         jitify: Any = None,
     ) -> None:  # fmt: skip
         if (code is None) == (path is None):
@@ -196,9 +213,15 @@ class RawModule(_Source):
             if code is None:
                 raise ValueError("need CUDA C++ code for the requested kernels")
             if backend != "nvrtc":
-                raise ValueError("only nvrtc supports retrieving the mangled names for the given name expressions")
+                raise ValueError(
+                    "only nvrtc supports retrieving the mangled names for the given name expressions"
+                )
         if jitify and (code is None or backend != "nvrtc"):
-            raise ValueError("Jitify does not support precompiled objects" if code is None else "Jitify only supports NVRTC")
+            raise ValueError(
+                "Jitify does not support precompiled objects"
+                if code is None
+                else "Jitify only supports NVRTC"
+            )
         _jitify_warning(jitify)
         self.code, self.file_path, self.jitify = code, path, jitify
         self.name_expressions = None if name_expressions is None else tuple(name_expressions)

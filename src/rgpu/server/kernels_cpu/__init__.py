@@ -61,7 +61,14 @@ def _symbol(module: Module, name: str) -> Any:
 
 @override("kernel.launch")
 def _launch(
-    module: Module, name: str, grid: tuple, block: tuple, arguments: tuple, by_value: tuple, shared: int, cooperative: bool
+    module: Module,
+    name: str,
+    grid: tuple,
+    block: tuple,
+    arguments: tuple,
+    by_value: tuple,
+    shared: int,
+    cooperative: bool,
 ) -> None:
     """``by_value`` says which arguments are structs and scalars; the others are pointers."""
     given = tuple(x if value else Pointer(x) for x, value in zip(arguments, by_value))

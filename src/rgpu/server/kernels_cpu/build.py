@@ -125,8 +125,21 @@ def load(source: str, options: tuple[str, ...] = (), *, shown: str = "", name: s
 def remarks(source: str, options: tuple[str, ...] = ()) -> str:
     """What the compiler has to say about a source that it accepts."""
     flags = tuple(flag for flag in _FLAGS if flag not in ("-w", "-shared"))
-    command = [compiler()[0], "-std=c++17", *flags, *options, "-Wall", f"-isystem{HEADERS}", "-fsyntax-only", "-x", "c++", "-"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    command = [
+        compiler()[0],
+        "-std=c++17",
+        *flags,
+        *options,
+        "-Wall",
+        f"-isystem{HEADERS}",
+        "-fsyntax-only",
+        "-x",
+        "c++",
+        "-",
+    ]
+    done = subprocess.run(
+        command, input=source, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+    )
     return done.stderr
 
 
@@ -153,14 +166,18 @@ def _precompiled(compiler: str, flags: tuple[str, ...]) -> list[str]:
     return [f"-I{directory}"]
 
 
-def _compile(compiler: str, flags: tuple[str, ...], source: str, binary: Path, shown: tuple[str, str, str]) -> None:
+def _compile(
+    compiler: str, flags: tuple[str, ...], source: str, binary: Path, shown: tuple[str, str, str]
+) -> None:
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix="compile-") as directory:
         text, result = Path(directory) / "kernel.cu.cpp", Path(directory) / "kernel.so"
         text.write_text(source)
         includes = [*_precompiled(compiler, flags), f"-I{HEADERS}"]
         command = [compiler, *flags, *includes, str(text), "-o", str(result)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+            )
         except subprocess.TimeoutExpired:
             raise CompileException(f"not compiled in {COMPILE_SECONDS} s", *shown, "nvrtc") from None
         if done.returncode:

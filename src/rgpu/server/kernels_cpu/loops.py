@@ -161,7 +161,9 @@ class Elementwise:
         )  # fmt: skip
         run = self._compiled.get(key)
         if run is None:
-            text = self._source(operands, walked, moves, len(shape), (place, len(index)), [d[0] for d in declared])
+            text = self._source(
+                operands, walked, moves, len(shape), (place, len(index)), [d[0] for d in declared]
+            )
             run = build.load(text, self.options, shown=self.operation, name=self.name).rgpu_run
             run.restype = None
             self._compiled[key] = run
@@ -169,13 +171,17 @@ class Elementwise:
         pointer = table.ctypes.data_as(_POINTER)
         build.spread(lambda first, last: run(pointer, scalars, _LONG(first), _LONG(last)), total, GRAIN)
 
-    def _source(self, operands: list, walked: list, moves: list, ndim: int, index: tuple, declared: list) -> str:
+    def _source(
+        self, operands: list, walked: list, moves: list, ndim: int, index: tuple, declared: list
+    ) -> str:
         body = self.operation
         everything = "\n".join((body, self.loop_prep, self.after_loop, self.preamble))
         pointers, elements = [], []
         for k, (o, move) in enumerate(zip(walked, moves)):
             name, place = o.parameter.name, ndim + k * (ndim + 1)
-            pointers.append(f"char* rgpu_p_{name} = (char*)rgpu_m[{place}] + rgpu_w.offset((const ptrdiff_t*)rgpu_m + {place + 1});")
+            pointers.append(
+                f"char* rgpu_p_{name} = (char*)rgpu_m[{place}] + rgpu_w.offset((const ptrdiff_t*)rgpu_m + {place + 1});"
+            )
             if move == "s":
                 declared = [*declared, f"const ptrdiff_t rgpu_d_{name} = rgpu_m[{place + ndim}];"]
             elements.append(element(o, move))
@@ -203,7 +209,11 @@ static inline void rgpu_loop(const int64_t* rgpu_m, const char* rgpu_s, ptrdiff_
     {self.after_loop};
 }}"""
         each = mentions(body, "return")  # ends one element's thread, not the others'
-        call = "for (long long k = first; k < last; ++k) rgpu_user::rgpu_loop(m, s, k, k + 1);" if each else "rgpu_user::rgpu_loop(m, s, first, last);"
+        call = (
+            "for (long long k = first; k < last; ++k) rgpu_user::rgpu_loop(m, s, k, k + 1);"
+            if each
+            else "rgpu_user::rgpu_loop(m, s, first, last);"
+        )
         return f"""{namespaced(typedefs(operands), self.preamble, loop)}
 extern "C" __attribute__((visibility("default"))) void rgpu_run(const int64_t* m, const char* s, long long first, long long last) {{ {call} }}
 """
@@ -214,9 +224,11 @@ def compiler_options(options: Any) -> tuple[str, ...]:
     kept = []
     for option in options or ():
         option = "-" + option.lstrip("-")
-        if option.startswith(("-D", "-U")):
-            kept.append(option)
-        elif option.startswith("-std=") and option[-2:] not in ("03", "11", "14"):
+        if (
+            option.startswith(("-D", "-U"))
+            or option.startswith("-std=")
+            and option[-2:] not in ("03", "11", "14")
+        ):
             kept.append(option)
         elif option == "-use_fast_math":
             kept.append("-ffast-math")

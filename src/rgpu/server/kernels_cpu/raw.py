@@ -21,7 +21,8 @@ _BARRIER = re.compile(
     r"__sync(?:threads|warp)|__shfl|__ballot|__any|__all|__activemask|__match_|__reduce_\w+_sync|cooperative_groups"
 )
 _DYNAMIC = re.compile(
-    r"\bextern\s+__shared__\s+((?:__align__\s*\([^)]*\)\s*)?)([\w:<>,\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;", re.DOTALL
+    r"\bextern\s+__shared__\s+((?:__align__\s*\([^)]*\)\s*)?)([\w:<>,\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;",
+    re.DOTALL,
 )
 _GLOBAL = re.compile(r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:static\s+|inline\s+)*void\s+"
                      r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")  # fmt: skip
@@ -31,7 +32,11 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class _Entry(ctypes.Structure):
-    _fields_ = [("count", ctypes.c_int64), ("sizes", ctypes.POINTER(ctypes.c_int64)), ("run", ctypes.c_void_p)]
+    _fields_ = [
+        ("count", ctypes.c_int64),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("run", ctypes.c_void_p),
+    ]
 
 
 class _Symbol(ctypes.Structure):
@@ -119,12 +124,12 @@ class Module:
         text = [namespaced(source.text)]
         for k, expression in enumerate(expressions):
             text.append(
-                "namespace rgpu_user { extern \"C\" __attribute__((visibility(\"default\"))) const rgpu::Entry "
+                'namespace rgpu_user { extern "C" __attribute__((visibility("default"))) const rgpu::Entry '
                 f"rgpu_kernel_{k} = rgpu::Kernel<&{expression}>::entry; }}"
             )
         for name in source.symbols:
             text.append(
-                "namespace rgpu_user { extern \"C\" __attribute__((visibility(\"default\"))) const rgpu::Symbol "
+                'namespace rgpu_user { extern "C" __attribute__((visibility("default"))) const rgpu::Symbol '
                 f"rgpu_symbol_{name} = {{&{name}, (int64_t)sizeof({name})}}; }}"
             )
         options = (*compiler_options(self.options), *((build.FIBERS,) if source.fibers else ()))
@@ -155,13 +160,17 @@ class Module:
             found = _Symbol.in_dll(self._library, f"rgpu_symbol_{name}")
         except ValueError:
             raise CUDADriverError(500, f"the module has no variable {name!r}") from None
-        return np.frombuffer((ctypes.c_uint8 * found.bytes).from_address(found.address), np.uint8).view(Variable)
+        return np.frombuffer((ctypes.c_uint8 * found.bytes).from_address(found.address), np.uint8).view(
+            Variable
+        )
 
     def _entry(self, name: str) -> tuple[Any, list[int]]:
         self.load()
         found = self._entries.get(name)
         if found is None:
-            raise CUDADriverError(500, f"the module has no kernel {name!r}; it has {', '.join(self._entries) or 'none'}")
+            raise CUDADriverError(
+                500, f"the module has no kernel {name!r}; it has {', '.join(self._entries) or 'none'}"
+            )
         return found
 
     def launch(self, name: str, grid: tuple, block: tuple, arguments: tuple, shared: int) -> None:
@@ -172,7 +181,9 @@ class Module:
         if shared > DYNAMIC_SHARED:
             raise CUDADriverError(1, f"{shared} bytes of dynamic shared memory; there are {DYNAMIC_SHARED}")
         if len(arguments) < len(sizes):
-            raise CUDADriverError(1, f"{name} has {len(sizes)} parameters, {len(arguments)} arguments were given")
+            raise CUDADriverError(
+                1, f"{name} has {len(sizes)} parameters, {len(arguments)} arguments were given"
+            )
         packed, places = bytearray(), []
         for size, argument in zip(sizes, arguments):
             data = _bytes_of(argument)

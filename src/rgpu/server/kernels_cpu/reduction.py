@@ -70,7 +70,10 @@ class Reduction:
             numbers.add((o.value.ctypes.data, *(inner[k] if k < len(walked) else ()), *outer[k]))
         index = [numbers.add((*pick(shape, axes), *pick(shape, kept))), numbers.add(pick(shape, kept))]
         declared = [o.declare(numbers) for o in (*ins, *outs) if not o.walked]
-        moves = [(movement(inner[k][-1], o.value.itemsize), movement(outer[k][-1], o.value.itemsize)) for k, o in enumerate(walked)]
+        moves = [
+            (movement(inner[k][-1], o.value.itemsize), movement(outer[k][-1], o.value.itemsize))
+            for k, o in enumerate(walked)
+        ]
         key = (
             len(inner_shape), len(outer_shape), tuple(moves), tuple(index), tuple(d[1] for d in declared),
             len(axes), len(kept), tuple((o.array, o.value.dtype) for o in (*ins, *outs)),
@@ -79,7 +82,9 @@ class Reduction:
         if functions is None:
             sizes = (len(inner_shape), len(outer_shape), index, len(axes), len(kept))
             text = self._source(ins, outs, moves, sizes, [d[0] for d in declared])
-            functions = self._compiled[key] = _functions(build.load(text, self.options, shown="\n".join(self.expressions), name=self.name))
+            functions = self._compiled[key] = _functions(
+                build.load(text, self.options, shown="\n".join(self.expressions), name=self.name)
+            )
         beside = abs(outer[0][-1]) < abs(inner[0][-1]) and outer_shape[-1] >= 8
         _run(functions, numbers, math.prod(outer_shape), total, beside)
 
@@ -91,12 +96,20 @@ class Reduction:
         for k, (o, (inner, outer)) in enumerate(zip(walked, moves)):
             name = o.parameter.name
             place = n_inner + n_outer + k * (1 + n_inner + n_outer)
-            base.append(f"(char*)rgpu_m[{place}] + rgpu_o.offset((const ptrdiff_t*)rgpu_m + {place + 1 + n_inner})")
+            base.append(
+                f"(char*)rgpu_m[{place}] + rgpu_o.offset((const ptrdiff_t*)rgpu_m + {place + 1 + n_inner})"
+            )
             places.append(
                 f"char* rgpu_p_{name} = rgpu_base[{k}] + rgpu_w.offset((const ptrdiff_t*)rgpu_m + {place + 1});"
             )
-            fold.append(f"const ptrdiff_t rgpu_d_{name} = rgpu_m[{place + n_inner}];" + element(o, inner, "rgpu_x", True))
-            tile.append(f"const ptrdiff_t rgpu_d_{name} = rgpu_m[{place + n_inner + n_outer}];" + element(o, outer, "rgpu_t", True))
+            fold.append(
+                f"const ptrdiff_t rgpu_d_{name} = rgpu_m[{place + n_inner}];"
+                + element(o, inner, "rgpu_x", True)
+            )
+            tile.append(
+                f"const ptrdiff_t rgpu_d_{name} = rgpu_m[{place + n_inner + n_outer}];"
+                + element(o, outer, "rgpu_t", True)
+            )
             along.append(o)
         finish, first = [], n_inner + n_outer + len(walked) * (1 + n_inner + n_outer)
         for k, o in enumerate(written):
@@ -133,7 +146,11 @@ def _run(functions: tuple, numbers: Numbers, outputs: int, total: int, beside: b
     table, scalars = numbers.arguments()
     pointer = table.ctypes.data_as(_POINTER)
     if beside:
-        build.spread(lambda a, b: tiles(pointer, scalars, _LONG(a), _LONG(b)), outputs, max(TILE, GRAIN // max(total, 1)))
+        build.spread(
+            lambda a, b: tiles(pointer, scalars, _LONG(a), _LONG(b)),
+            outputs,
+            max(TILE, GRAIN // max(total, 1)),
+        )
     elif outputs > 1 or total < 2 * GRAIN:
         build.spread(lambda a, b: run(pointer, scalars, _LONG(a), _LONG(b)), outputs, GRAIN // max(total, 1))
     else:
