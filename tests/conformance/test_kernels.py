@@ -49,6 +49,14 @@ def test_any_layout(cp):
         np.testing.assert_array_equal(kernel(view(cp.asarray(x)), 1).get(), expected)
 
 
+def test_a_launch_like_an_earlier_one_takes_its_own_arguments(cp):
+    kernel = cp.ElementwiseKernel("T x, T y, raw T w, T s", "T z", "z = x + 10 * y + 100 * w[0] + s")
+    x, y, w = cp.ones(3), cp.full(3, 2.0), cp.full(3, 3.0)
+    assert kernel(x, x, x, 1).get().tolist() == [112] * 3
+    assert kernel(x, y, w, 5).get().tolist() == [326] * 3
+    assert kernel(y, x, y, 0.5).get().tolist() == [212.5] * 3
+
+
 def test_raw_parameters_size_and_indexer(cp):
     kernel = cp.ElementwiseKernel(
         "raw T x, int32 m", "T z", "z = x[m - 1 - i] + n + _ind.size() + x.shape()[0]"

@@ -104,6 +104,7 @@ class ElementwiseKernel(_Kernel):
             raise TypeError(f"Wrong arguments {kwargs}")
         self.kwargs = {key: value for key, value in options.items() if value}
         self._content = (in_params, out_params, operation, name, reduce_dims, preamble, *options.values())
+        self._plans: dict[tuple, tuple] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it; ``size=`` where only raw arrays are given, ``block_size=`` and ``stream=`` as CuPy's."""
@@ -128,7 +129,26 @@ class ElementwiseKernel(_Kernel):
         return self._launch(args, size)
 
     def _launch(self, args: tuple, size: int) -> Any:
-        inputs, outputs = self._arguments(args)
+        arguments = launch.converted(args)
+        key = (size, *[x._meta if isinstance(x, Remote) else type(x) for x in arguments])
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) > 1024:  # a program of endless shapes must not leak them
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(arguments, size)
+        types, made, empty = plan
+        outputs = arguments[self.nin :]
+        if empty and outputs:
+            return self._result(outputs)
+        typed = tuple([x if isinstance(x, Remote) else launch.scalar(x, t) for x, t in zip(arguments, types)])
+        stream = launch.place(outputs)
+        kernel = launch.kernel(stream, "kernel.elementwise", *self._content)
+        name = "kernel.elementwise.launch"
+        return self._result(launch.submit(name, stream, made, made or outputs, kernel, typed, size))
+
+    def _plan(self, arguments: list, size: int) -> tuple[list, list, bool]:
+        """What the arguments' layouts decide: types of the inputs, new outputs, whether there is nothing to do."""
+        inputs, outputs = self._arguments(tuple(arguments))
         walked = [x for p, x in zip(self.params, (*inputs, *outputs)) if isinstance(x, Remote) and not p.raw]
         if size != -1 and walked:
             raise ValueError("Specified 'size' can be used only if all of the ndarray are 'raw'.")
@@ -142,17 +162,10 @@ class ElementwiseKernel(_Kernel):
             if not p.raw and x._meta.shape != shape:
                 raise ValueError("Out shape is mismatched")
         made = [] if outputs else [fresh(shape, dtype) for dtype in out_types]
-        if 0 in shape and outputs:
-            return self._result(outputs)
-        stream = launch.place(outputs)
         arrays = [x for x in (*typed, *outputs) if isinstance(x, Remote)]
-        types = [x._meta.dtype if isinstance(x, Remote) else x.dtype for x in typed] + out_types
-        self._remember(arrays, types, self.operation, self.preamble)
-        kernel = launch.kernel(stream, "kernel.elementwise", *self._content)
-        results = launch.submit(
-            "kernel.elementwise.launch", stream, made, made or outputs, kernel, tuple(typed), size
-        )
-        return self._result(results)
+        types = [x._meta.dtype if isinstance(x, Remote) else x.dtype for x in typed]
+        self._remember(arrays, types + out_types, self.operation, self.preamble)
+        return types, made, 0 in shape
 
     def _result(self, results: list) -> Any:
         if self.no_return:

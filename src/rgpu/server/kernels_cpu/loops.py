@@ -10,7 +10,7 @@ import ctypes
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class Numbers:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.scalars = bytearray()
+        self.arrays: list[tuple[int, int]] = []  # where the address of which argument stands
+        self.values: list[tuple[int, int]] = []  # and the bytes of which scalar
 
     def add(self, values: Sequence[int]) -> int:
         """Append numbers; the place of the first."""
@@ -62,21 +64,52 @@ class Numbers:
         self.numbers.extend(values)
         return place
 
-    def scalar(self, value: np.generic) -> int:
+    def pointer(self, operand: Operand) -> int:
+        """Append an array's address."""
+        self.arrays.append((len(self.numbers), operand.position))
+        return self.add((operand.value.ctypes.data,))
+
+    def scalar(self, operand: Operand) -> int:
         self.scalars.extend(b"\0" * (-len(self.scalars) % 16))
         place = len(self.scalars)
-        self.scalars.extend(value.tobytes())
+        self.values.append((place, operand.position))
+        self.scalars.extend(operand.value.tobytes())
         return place
 
     def arguments(self) -> tuple[Any, bytes]:
         return np.array(self.numbers, np.int64), bytes(self.scalars)
 
+    def template(self) -> Template:
+        """The same for other arguments of the same layout."""
+        return Template(*self.arguments(), self.arrays, self.values)
+
+
+class Template(NamedTuple):
+    """The numbers of a loop, with the places that change from launch to launch."""
+
+    table: np.ndarray
+    scalar_bytes: bytes
+    arrays: list[tuple[int, int]]
+    scalars: list[tuple[int, int]]
+
+    def arguments(self, given: tuple) -> tuple[np.ndarray, bytes]:
+        table = self.table.copy()
+        for place, k in self.arrays:
+            table[place] = given[k].ctypes.data
+        if not self.scalars:
+            return table, self.scalar_bytes
+        scalars = bytearray(self.scalar_bytes)
+        for place, k in self.scalars:
+            data = given[k].tobytes()
+            scalars[place : place + len(data)] = data
+        return table, bytes(scalars)
+
 
 class Operand:
     """One parameter of a launch: a walked array, a raw array, or a scalar."""
 
-    def __init__(self, parameter: Parameter, value: Any) -> None:
-        self.parameter, self.value = parameter, value
+    def __init__(self, parameter: Parameter, value: Any, position: int = 0) -> None:
+        self.parameter, self.value, self.position = parameter, value, position
         self.array = isinstance(value, np.ndarray)
         self.walked = self.array and not parameter.raw
         self.type = parameter.type if parameter.dtype is None else c_type(parameter.dtype)
@@ -86,10 +119,11 @@ class Operand:
         name, kind, value = self.parameter.name, self.type, self.value
         const = "const " if self.parameter.const else ""
         if not self.array:
-            place = numbers.scalar(value)
+            place = numbers.scalar(self)
             return f"const {kind} {name} = rgpu::read<{kind}>(rgpu_s + {place});", ("scalar", place)
         contiguous = value.flags.c_contiguous
-        place = numbers.add((value.ctypes.data, *value.shape, *value.strides))
+        place = numbers.pointer(self)
+        numbers.add((*value.shape, *value.strides))
         text = (
             f"{const}CArray<{kind}, {value.ndim}, {str(contiguous).lower()}> {name}(({kind}*)rgpu_m[{place}], "
             f"(const ptrdiff_t*)rgpu_m + {place + 1}, (const ptrdiff_t*)rgpu_m + {place + 1 + value.ndim});"
@@ -133,15 +167,38 @@ class Elementwise:
         self.reduce_dims, self.preamble, self.options = reduce_dims, preamble, compiler_options(options)
         self.loop_prep, self.after_loop = loop_prep, after_loop
         self._compiled: dict[Any, Any] = {}
+        self._plans: dict[Any, tuple] = {}
 
     def launch(self, inputs: list, outputs: list, size: int) -> None:
         """Run over the broadcast shape of what is not raw, or over ``size``."""
-        operands = [Operand(p, x) for p, x in zip(self.parameters, (*inputs, *outputs))]
+        arguments = (*inputs, *outputs)
+        key = (
+            size,
+            *[(x.shape, x.strides, x.dtype) if isinstance(x, np.ndarray) else x.dtype for x in arguments],
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) > 1024:  # a client of endless shapes must not fill this worker
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(arguments, size)
+        total, run, numbers = plan
+        if not total:
+            return
+        table, scalars = numbers.arguments(arguments)
+        pointer = table.ctypes.data_as(_POINTER)
+        if total <= GRAIN:
+            run(pointer, scalars, _LONG(0), _LONG(total))
+        else:
+            build.spread(lambda first, last: run(pointer, scalars, _LONG(first), _LONG(last)), total, GRAIN)
+
+    def _plan(self, arguments: tuple, size: int) -> tuple[int, Any, Any]:
+        """The loop for arguments of this layout: its length, the compiled function, and its numbers."""
+        operands = [Operand(p, x, k) for k, (p, x) in enumerate(zip(self.parameters, arguments))]
         walked = [o for o in operands if o.walked]
         shape = (size,) if size >= 0 else np.broadcast_shapes(*[o.value.shape for o in walked])
         total = math.prod(shape)
         if not total:
-            return
+            return 0, None, None
         views = [np.broadcast_to(o.value, shape) for o in walked]
         shape_given, strides = shape, [view.strides for view in views]
         shape, strides = join_axes(shape, strides)
@@ -149,7 +206,8 @@ class Elementwise:
         numbers.add(shape)
         moves = []
         for o, steps in zip(walked, strides):
-            numbers.add((o.value.ctypes.data, *steps))
+            numbers.pointer(o)
+            numbers.add(steps)
             moves.append(movement(steps[-1], o.value.itemsize))
         # ``_ind`` shows the shape that the user knows
         index = shape_given if not self.reduce_dims or size >= 0 else shape
@@ -167,9 +225,7 @@ class Elementwise:
             run = build.load(text, self.options, shown=self.operation, name=self.name).rgpu_run
             run.restype = None
             self._compiled[key] = run
-        table, scalars = numbers.arguments()
-        pointer = table.ctypes.data_as(_POINTER)
-        build.spread(lambda first, last: run(pointer, scalars, _LONG(first), _LONG(last)), total, GRAIN)
+        return total, run, numbers.template()
 
     def _source(
         self, operands: list, walked: list, moves: list, ndim: int, index: tuple, declared: list
