@@ -147,7 +147,7 @@ class ElementwiseKernel(_Kernel):
         return self._result(launch.submit(name, stream, made, made or outputs, kernel, typed, size))
 
     def _plan(self, arguments: list, size: int) -> tuple[list, list, bool]:
-        """What the arguments' layouts decide: types of the inputs, new outputs, whether there is nothing to do."""
+        """What the layouts decide: types of the inputs, new outputs, whether there is nothing to do."""
         inputs, outputs = self._arguments(tuple(arguments))
         walked = [x for p, x in zip(self.params, (*inputs, *outputs)) if isinstance(x, Remote) and not p.raw]
         if size != -1 and walked:

@@ -25,7 +25,8 @@ _ATTRIBUTES = (
     "binary_version cache_mode_ca max_dynamic_shared_size_bytes preferred_shared_memory_carveout"
 ).split()
 _STATE = (
-    "code name options backend translate_cucomplex enable_cooperative_groups jitify name_expressions file_path"
+    "code name options backend translate_cucomplex enable_cooperative_groups jitify name_expressions "
+    "file_path"
 ).split()
 
 
@@ -172,8 +173,8 @@ def _argument(x: Any, stream: Any) -> Any:
         if x.size != 1:
             raise TypeError(
                 f"You are trying to pass a numpy.ndarray of shape {x.shape} as a kernel parameter. Only "
-                "numpy.ndarrays of size one can be passed by value. If you meant to pass a pointer to __global__ "
-                "memory, you need to pass a cupy.ndarray instead."
+                "numpy.ndarrays of size one can be passed by value. If you meant to pass a pointer to "
+                "__global__ memory, you need to pass a cupy.ndarray instead."
             )
         return x
     if hasattr(x, "mem") and hasattr(x, "ptr"):  # a MemoryPointer
