@@ -490,9 +490,7 @@ _TYPE = type  # ``view`` has a parameter of this name
 
 
 class _NoStream:
-    @staticmethod
-    def free(handle: int) -> None:
-        pass
+    pending = ()  # what is added to it is forgotten
 
 
 def _strided(meta: Any, strides: Any) -> Any:

@@ -18,7 +18,8 @@ from rgpu import errors
 from rgpu.wire.values import Decoder
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_internal: dict[Any, bool] = {}
+#: file name -> whether it is the user's; whoever issues commands fast asks this before ``place_of``
+outside: dict[str, bool] = {}
 
 #: class name on the wire -> class; ``rgpu.cuda`` adds CuPy's own
 KINDS: dict[str, type[BaseException]] = {
@@ -36,14 +37,18 @@ KINDS["ProtocolError"] = errors.ProtocolError
 
 def caller() -> tuple | None:
     """(code, instruction) of the innermost frame outside this package: the user's line."""
-    frame = sys._getframe(2)
-    internal = _internal
+    return place_of(sys._getframe(2))
+
+
+def place_of(frame: Any) -> tuple | None:
+    """The same, from this frame outwards."""
     while frame is not None:
         code = frame.f_code
-        inside = internal.get(code)
-        if inside is None:
-            inside = internal[code] = code.co_filename.startswith(_PACKAGE)
-        if not inside:
+        name = code.co_filename
+        is_outside = outside.get(name)  # by name: the hash of a code object is slow
+        if is_outside is None:
+            is_outside = outside[name] = not name.startswith(_PACKAGE)
+        if is_outside:
             return code, frame.f_lasti
         frame = frame.f_back
     return None

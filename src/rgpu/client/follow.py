@@ -68,6 +68,7 @@ def follow(stream: CommandStream) -> FollowingStream:
         if not isinstance(stream, FollowingStream):
             stream.wanted, stream.process_pool = _Wanted(), DEFAULT  # type: ignore[attr-defined]
             stream.told_stream = stream.told_pool = DEFAULT  # type: ignore[attr-defined]
+            stream.direct = False
             stream.__class__ = FollowingStream
     return stream  # type: ignore[return-value]
 

@@ -224,7 +224,15 @@ def _hello_all(daemons: list[DaemonClient]) -> list[Any]:
 
 _pool: Pool | None = None
 _pool_lock = threading.RLock()
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    """What is current for a thread."""
+
+    stream: Any = None
+
+
+_thread = _Thread()
 
 
 def get() -> Pool:
@@ -264,7 +272,7 @@ def close() -> None:
         return  # the parent's; its lock may be held by a thread that is not here
     with _pool_lock:
         pool, _pool = _pool, None
-        _thread = threading.local()  # every thread's current device
+        _thread = _Thread()  # every thread's current device
         atexit.unregister(close)
         if pool is not None:
             pool.close()
@@ -285,14 +293,10 @@ def thread_has_device() -> bool:
 
 def current_stream() -> CommandStream:
     """The command stream of the current device."""
-    try:
-        stream = _thread.stream
-        if not stream.closed:
-            return stream
-    except AttributeError:
-        pass
-    _thread.stream = current().stream
-    return _thread.stream
+    stream = _thread.stream
+    if stream is None or stream.closed:
+        stream = _thread.stream = current().stream
+    return stream
 
 
 def use(device: Device) -> None:

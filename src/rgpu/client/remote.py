@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from rgpu.client.meta import Meta
+from rgpu.client.ticker import ticker
+from rgpu.wire import ops
+
+_T_FREE = ops.Free.tag
 
 
 class Remote:
@@ -23,10 +27,13 @@ class Remote:
     _offset: int
 
     def __del__(self) -> None:
-        try:
-            self._stream.free(self._handle)
-        except AttributeError:
-            pass  # construction failed before there was a handle
+        try:  # what ``CommandStream.free`` does: the call would cost as much as the rest
+            pending = self._stream.pending
+            pending += ((_T_FREE, (self._handle,)), None)
+            if not ticker.armed:
+                ticker.arm()
+        except Exception:
+            pass  # never constructed, a forked child, or an interpreter that is shutting down
 
 
 def name(cls: type, handle: int, meta: Meta, stream: Any) -> Any:

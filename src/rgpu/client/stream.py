@@ -27,7 +27,7 @@ from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 
 BATCH = 512  # commands that leave together; 256 to 1,024 measured best
-_FULL = 2 * BATCH  # a queued command takes two entries
+FULL = 2 * BATCH  # a queued command takes two entries
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
@@ -67,6 +67,8 @@ class CommandStream:
         self.counters = Counters()
         self.lock = threading.RLock()
         self.closed = False
+        #: Whether ``pending`` may be added to directly, as ``submit`` would (see functions.operators)
+        self.direct = not (blocking or check)
         self._inline = 0  # bytes of data inside the pending commands
         self._batch = 0
         self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
@@ -93,7 +95,7 @@ class CommandStream:
         pending += (command, failures.caller())
         if self.blocking:
             self.sync()
-        elif len(pending) >= _FULL:
+        elif len(pending) >= FULL:
             self.flush()
         elif not ticker.armed:
             ticker.arm()
@@ -386,7 +388,7 @@ class CommandStream:
         except (SessionLost, ProtocolError, ForkError):
             pass
         finally:
-            self.closed = True
+            self.closed, self.direct = True, False
             self.connection.close()
             self._report_unseen()
 
@@ -401,7 +403,7 @@ class CommandStream:
     def abort(self) -> None:
         """End now; what is queued is lost and the worker notices by itself."""
         ticker.remove(self)
-        self.closed = True
+        self.closed, self.direct = True, False
         self.connection.abort()
 
     def _check_usable(self) -> None:

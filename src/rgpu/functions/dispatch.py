@@ -30,8 +30,10 @@ to_device: Any = None
 like: Any = None  # a device array for an object that stands for one
 
 
-#: (number of the function, layout, layout) -> layout of the result, for pairs that were computed before
-_known: dict[Any, Meta] = {}
+#: number of a function -> {layouts of its operands: layout of the result}, for the short way of ``operators``
+known: dict[int, dict] = {function.id: {} for function in BY_NAME.values()}
+_SMALL = 16 << 20  # bytes that no device refuses unasked
+_KEPT = 10_000  # layouts of one function: a program that makes endless shapes must not keep them
 
 
 def new(meta: Meta, stream: Any, handle: int, cls: Any = None) -> Any:
@@ -79,12 +81,30 @@ def warn_peer(array: Remote, stream: Any) -> None:
     )
 
 
+def signature(x: Any) -> Any:
+    """What of a layout or scalar decides the result, None for what ``operators`` do not handle."""
+    kind = type(x)
+    if kind is Meta:
+        return x
+    return kind if kind is float or (kind is int and 0 <= x <= 127) else None
+
+
+def remember(function: Function, operands: Any, meta: Any) -> None:
+    """The layout of a result, for the next time."""
+    if type(meta) is Meta and meta.nbytes <= _SMALL:
+        found = known[function.id]
+        if len(found) >= _KEPT:
+            found.clear()
+        found[operands] = meta
+
+
 def unary(function: Function, a: Remote) -> Any:
     """``function(a)`` for an element-wise function."""
     stream = pool.current_stream()
     if a._stream is not stream:
         a = here(a)
     meta = predict.elementwise(function.name, (a._meta,))
+    remember(function, a._meta, meta)
     handle = next_handle()
     stream.submit_predicted((_T_UNARY, function.id, handle, a._handle), (handle,), (meta,))
     return new(meta, stream, handle) if type(a) in plain else adopt(meta, stream, handle, (a,))
@@ -93,13 +113,6 @@ def unary(function: Function, a: Remote) -> Any:
 def binary(function: Function, a: Any, b: Any) -> Any:
     """``function(a, b)``; at least one operand is an array."""
     stream = pool.current_stream()
-    if type(a) is ndarray and type(b) is ndarray and a._stream is stream and b._stream is stream:
-        meta = _known.get((function.id, a._meta, b._meta))  # one look-up for what was seen before
-        if meta is not None and meta.nbytes <= stream.device.memory_total:
-            handle = next_handle()
-            command = (_T_BINARY, function.id, handle, a._handle, b._handle)
-            stream.submit_predicted(command, (handle,), (meta,))
-            return new(meta, stream, handle)
     if isinstance(a, Remote):
         if a._stream is not stream:
             a = here(a)
@@ -125,10 +138,7 @@ def binary(function: Function, a: Any, b: Any) -> Any:
         return call_predicted("ufunc.call", meta, None, function.name, a, b, (), {})
     if meta.nbytes > stream.device.memory_total:
         pool.refuse(meta.nbytes, stream.device)
-    if type(left) is Meta and type(right) is Meta:
-        if len(_known) > 100_000:  # a program that makes endless shapes must not keep them
-            _known.clear()
-        _known[function.id, left, right] = meta
+    remember(function, (signature(left), signature(right)), meta)
     handle = next_handle()
     stream.submit_predicted((_T_BINARY, function.id, handle, wire_a, wire_b), (handle,), (meta,))
     if type(a) in plain and type(b) in plain:
@@ -157,6 +167,7 @@ def inplace(function: Function, a: Remote, b: Any) -> Any:
     else:
         right, wire_b = b, operand(b)
     predict.inplace(function.name, a._meta, right)
+    remember(function, (a._meta, signature(right), "in place"), a._meta)
     stream.submit((_T_INPLACE, function.id, a._handle, wire_b))
     return a
 

@@ -1,19 +1,29 @@
 """The array's operators, and its methods that are also functions: from tables, not written by hand.
 
-An operator issues one command, or leaves the work to the other operand by Python's protocol.
+An operator issues one command, or leaves the work to the other operand by Python's protocol. The short
+way in ``_forward`` and its kin is one function from the user's line to the queue: exact arrays of the
+current device, or a number, in layouts seen before. Everything else takes ``dispatch``'s.
 """
 
 from __future__ import annotations
 
+from sys import _getframe
 from typing import Any
 
 import numpy as np
 
+from rgpu.client import pool
+from rgpu.client.failures import outside, place_of
 from rgpu.client.remote import Remote
+from rgpu.client.stream import FULL, next_handle
+from rgpu.client.ticker import ticker
 from rgpu.functions import creation, dispatch
 from rgpu.functions.ufunc import UFUNCS
+from rgpu.wire import ops, values
 from rgpu.wire.functions import BY_NAME
 
+_T_UNARY, _T_BINARY, _T_INPLACE, _INT = ops.Unary.tag, ops.Binary.tag, ops.Inplace.tag, values.INT
+_new = object.__new__
 OPERANDS = (Remote, np.ndarray, bool, int, float, complex, np.generic)
 _PRIORITY = 100
 known: set = {float, int, bool, complex}  # and the array class: operands that never take over
@@ -84,8 +94,10 @@ def _equality(name: str, different: bool) -> Any:
     return compare
 
 
-def _binary_operator(function: Any, special: Any = None) -> Any:
-    def forward(self: Any, other: Any) -> Any:
+def _binary_operator(function: Any, array: Any) -> Any:
+    """The methods of one operator: ``a + b``, ``b + a``, ``a += b``. ``array`` is the class of arrays."""
+
+    def slow(self: Any, other: Any) -> Any:
         if type(other) in known or not _defers(other):
             return dispatch.binary(function, self, other)
         return NotImplemented
@@ -93,10 +105,70 @@ def _binary_operator(function: Any, special: Any = None) -> Any:
     def reflected(self: Any, other: Any) -> Any:
         return dispatch.binary(function, other, self) if not _defers(other) else NotImplemented
 
-    def inplace(self: Any, other: Any) -> Any:
+    def slow_inplace(self: Any, other: Any) -> Any:
         return dispatch.inplace(function, self, other) if not _defers(other) else NotImplemented
 
-    return forward, reflected, inplace
+    return _forward(function, array, slow), reflected, _inplace(function, array, slow_inplace)
+
+
+def _forward(function: Any, array: Any, slow: Any) -> Any:
+    fn, layouts = function.id, dispatch.known[function.id]
+
+    def forward(self: Any, other: Any) -> Any:
+        stream, kind, found = self._stream, type(other), None
+        if kind is array:
+            if other._stream is stream:
+                found, wire = layouts.get((self._meta, other._meta)), other._handle
+        elif kind is float:
+            found, wire = layouts.get((self._meta, float)), other
+        elif kind is int and 0 <= other <= 127:
+            found, wire = layouts.get((self._meta, int)), (_INT, other)
+        if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
+            return slow(self, other)
+        frame = _getframe(1)
+        code, handle, pending = frame.f_code, next_handle(), stream.pending
+        pending += (
+            (_T_BINARY, fn, handle, self._handle, wire),
+            (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame),
+        )
+        if len(pending) >= FULL:
+            stream.flush()
+        elif not ticker.armed:
+            ticker.arm()
+        result = _new(array)
+        result._handle, result._meta, result._stream, result._root, result._offset = handle, found, stream, None, 0
+        return result
+
+    return forward
+
+
+def _inplace(function: Any, array: Any, slow: Any) -> Any:
+    fn, layouts = function.id, dispatch.known[function.id]
+
+    def inplace(self: Any, other: Any) -> Any:
+        stream, kind, found = self._stream, type(other), None
+        if kind is array:
+            if other._stream is stream:
+                found, wire = layouts.get((self._meta, other._meta, "in place")), other._handle
+        elif kind is float:
+            found, wire = layouts.get((self._meta, float, "in place")), other
+        elif kind is int and 0 <= other <= 127:
+            found, wire = layouts.get((self._meta, int, "in place")), (_INT, other)
+        if found is None or not stream.direct:
+            return slow(self, other)
+        frame, pending = _getframe(1), stream.pending
+        code = frame.f_code
+        pending += (
+            (_T_INPLACE, fn, self._handle, wire),
+            (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame),
+        )
+        if len(pending) >= FULL:
+            stream.flush()
+        elif not ticker.armed:
+            ticker.arm()
+        return self
+
+    return inplace
 
 
 def install(ndarray: Any) -> None:
@@ -107,16 +179,16 @@ def install(ndarray: Any) -> None:
             ndarray.__divmod__ = lambda self, other: UFUNCS["divmod"](self, other)  # type: ignore[attr-defined]
             ndarray.__rdivmod__ = lambda self, other: UFUNCS["divmod"](other, self)  # type: ignore[attr-defined]
             continue
-        for prefix, method in zip(("", "r", "i"), _binary_operator(BY_NAME[target])):
+        for prefix, method in zip(("", "r", "i"), _binary_operator(BY_NAME[target], ndarray)):
             method.__name__ = f"__{prefix}{name}__"
             setattr(ndarray, method.__name__, method)
     for name, target in COMPARISONS.items():
         equality = target in ("equal", "not_equal")
-        method = _equality(target, name == "ne") if equality else _binary_operator(BY_NAME[target])[0]
+        method = _forward(BY_NAME[target], ndarray, _equality(target, name == "ne")) if equality else _binary_operator(BY_NAME[target], ndarray)[0]
         method.__name__ = f"__{name}__"
         setattr(ndarray, method.__name__, method)
     for name, target in _UNARIES.items():
-        setattr(ndarray, f"__{name}__", _unary_operator(BY_NAME[target]))
+        setattr(ndarray, f"__{name}__", _unary_operator(BY_NAME[target], ndarray))
     ndarray.__matmul__ = lambda self, other: (
         dispatch.call("matmul", self, other) if not _defers(other) else NotImplemented
     )  # type: ignore[attr-defined]
@@ -127,8 +199,28 @@ def install(ndarray: Any) -> None:
         setattr(ndarray, name, _method(name, parameters.split()))
 
 
-def _unary_operator(function: Any) -> Any:
-    return lambda self: dispatch.unary(function, self)
+def _unary_operator(function: Any, array: Any) -> Any:
+    fn, layouts = function.id, dispatch.known[function.id]
+
+    def operator(self: Any) -> Any:
+        stream, found = self._stream, layouts.get(self._meta)
+        if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
+            return dispatch.unary(function, self)
+        frame = _getframe(1)
+        code, handle, pending = frame.f_code, next_handle(), stream.pending
+        pending += (
+            (_T_UNARY, fn, handle, self._handle),
+            (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame),
+        )
+        if len(pending) >= FULL:
+            stream.flush()
+        elif not ticker.armed:
+            ticker.arm()
+        result = _new(array)
+        result._handle, result._meta, result._stream, result._root, result._offset = handle, found, stream, None, 0
+        return result
+
+    return operator
 
 
 def _method(name: str, parameters: list[str]) -> Any:
