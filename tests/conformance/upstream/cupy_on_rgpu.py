@@ -7,20 +7,16 @@ nobody saw must not be lost between tests.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import recorder
 import stand_ins
+from recorder import pytest_collection_modifyitems, pytest_collectreport, pytest_runtest_logreport  # noqa: F401
 
 stand_ins.install(Path(os.environ["RGPU_CONFORMANCE_SDIST"]))
-
-
-def _write(**line: Any) -> None:
-    with open(os.environ["RGPU_CONFORMANCE_REPORT"], "a") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def pytest_collection_finish(session: Any) -> None:
@@ -68,32 +64,9 @@ def _drain() -> BaseException | None:
     return first
 
 
-def pytest_runtest_logreport(report: Any) -> None:
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        return  # the controller sees every report
-    if report.when != "call" and report.outcome == "passed":
-        return
-    outcome = "error" if report.outcome == "failed" and report.when != "call" else report.outcome
-    if hasattr(report, "wasxfail"):
-        outcome = "skipped" if report.outcome == "skipped" else outcome
-    crash = getattr(report.longrepr, "reprcrash", None)
-    message = crash.message if crash is not None else str(report.longrepr or "")
-    _write(
-        node=report.nodeid,
-        outcome=outcome,
-        seconds=round(report.duration, 3),
-        message=message[-700:] if outcome in ("failed", "error") else "",
-    )
-
-
-def pytest_collectreport(report: Any) -> None:
-    if report.failed:
-        _write(node=report.nodeid, outcome="error", seconds=0, message=str(report.longrepr)[-600:])
-
-
 def pytest_sessionfinish(session: Any) -> None:
     if not os.environ.get("PYTEST_XDIST_WORKER") and hasattr(session.config, "workerinput"):
         return
     import rgpu
 
-    _write(stats={k: v for k, v in rgpu.stats().items() if k != "devices"}, stood_in=sorted(stand_ins.given))
+    recorder.write(stats={k: v for k, v in rgpu.stats().items() if k != "devices"}, stood_in=sorted(stand_ins.given))

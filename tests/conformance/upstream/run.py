@@ -8,21 +8,25 @@ directory and writes the failing tests to a JSON file. Must not change a test.
 from __future__ import annotations
 
 import argparse
-import collections
-import json
+import datetime
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
+
+import ledger as ledgers
+import report as reports
 
 VERSION = "14.2.0"
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-T1 = "math manipulation creation indexing logic sorting statistics linalg binary padding polynomial lib io"
+T1 = "math manipulation creation indexing logic sorting statistics linalg binary padding polynomial lib io misc"
 TIERS = {
     "T1": [*T1.split(), "core/test_ndarray*.py"],
     "T2": "random fft functional core/fusion".split(),
@@ -33,68 +37,109 @@ TIERS = {
 
 def main() -> int:
     options = parse()
-    with tempfile.TemporaryDirectory(prefix="rgpu-conformance-") as name:
-        work = Path(name)
-        sdist = find_sdist(options.sdist, work)
-        shutil.copytree(sdist / "tests", work / "run" / "tests")
-        shutil.copy(sdist / "pyproject.toml", work / "run")
-        targets = [t for d in options.dirs for t in resolve(work / "run" / "tests", d)]
-        servers = [Server(number, work, options) for number in (1, 2)]
-        try:
-            environment = {
-                **os.environ,
-                "RGPU_SERVERS": ",".join(server.address() for server in servers),
-                "RGPU_CONFORMANCE_SDIST": str(sdist),
-                "RGPU_CONFORMANCE_REPORT": str(work / "report.jsonl"),
-                "RGPU_CHECK_PREDICTION": os.environ.get("RGPU_CHECK_PREDICTION", "1"),
-                "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            }
-            # Deprecations that CuPy turns into errors may be our environment's own.
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-c",
-                "pyproject.toml",
-                "-p",
-                "cupy_on_rgpu",
-                "-p",
-                "no:cacheprovider",
-                "-q",
-                "--tb=short" if options.verbose else "--tb=line",
-                "--no-header",
-                "--continue-on-collection-errors",
-                f"--timeout={options.test_timeout}",
-                *options.pytest,
-                *map(str, targets),
-            ]
-            if not options.slow:
-                command += ["-m", "not slow"]
-            if options.k:
-                command += ["-k", options.k]
-            if options.jobs > 1:
-                command += ["-n", str(options.jobs), "--dist", "loadfile"]
-            if options.output_tail:
-                command.append("--show-capture=no")
-            log = None if options.verbose else (work / "pytest.log").open("w")
-            try:
-                subprocess.run(
-                    command,
-                    cwd=work / "run",
-                    env=environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT if log else None,
-                    timeout=options.timeout,
-                )
-            except subprocess.TimeoutExpired:
-                print(f"stopped after {options.timeout} s", file=sys.stderr)
-            if log and not (work / "report.jsonl").exists():
-                print((work / "pytest.log").read_text()[-4000:])
-                return 2
-            return report(work / "report.jsonl", Path(options.json), options.failures)
-        finally:
+    results, ledger = reports.Results(), ledgers.load()
+    for path in options.merge:
+        results.merge(Path(path))
+    if not options.merge:
+        with tempfile.TemporaryDirectory(prefix="rgpu-conformance-") as name:
+            run(options, Path(name), results)
+    results.save(Path(options.json))
+    if options.alias:
+        return tell(results, ledger)
+    judged = reports.Judged(results, ledger)
+    if options.docs:
+        reports.write_docs(ROOT / "docs" / "conformance.md", results, judged)
+    return reports.show(results, judged, options.failures, options.strict)
+
+
+def run(options: argparse.Namespace, work: Path, results: reports.Results) -> None:
+    """The tests, in a copy of CuPy's tree, over two servers of their own."""
+    sdist = find_sdist(options.sdist, work)
+    shutil.copytree(sdist / "tests", work / "run" / "tests")
+    shutil.copy(sdist / "pyproject.toml", work / "run")
+    targets = [t for d in options.dirs for t in resolve(work / "run" / "tests", d)]
+    lines = work / "report.jsonl"
+    servers = [] if options.alias else [Server(number, work, options) for number in (1, 2)]
+    environment = {
+        **os.environ,
+        "RGPU_CONFORMANCE_SDIST": str(sdist),
+        "RGPU_CONFORMANCE_REPORT": str(lines),
+        "RGPU_CHECK_PREDICTION": os.environ.get("RGPU_CHECK_PREDICTION", "1"),
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    log = work / "pytest.log"
+    try:
+        environment["RGPU_SERVERS"] = ",".join(server.address() for server in servers)
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                pytest_command(options, targets),
+                cwd=work / "run",
+                env=environment,
+                stdout=None if options.verbose else output,
+                stderr=None if options.verbose else subprocess.STDOUT,
+            )
+        watch(process, options, lines, servers)
+    finally:
+        for server in servers:
+            server.stop()
+    if process.returncode not in (0, 1):  # a run that ends early must not look like a good one
+        print(f"pytest ended with {process.returncode}:\n{log.read_text()[-3000:]}", file=sys.stderr)
+        results.incomplete = True
+    results.runs.append(described())
+    results.read(lines)
+
+
+def watch(process: subprocess.Popen, options: argparse.Namespace, lines: Path, servers: list) -> None:
+    """Wait for pytest; for the guard that servers matter, kill them once some tests have passed."""
+    end, kill_after = time.monotonic() + options.timeout, options.kill_servers_after
+    while process.poll() is None:
+        if kill_after and lines.exists() and lines.read_bytes().count(b"\n") >= kill_after:
+            kill_after = 0
             for server in servers:
-                server.stop()
+                server.process.kill()
+        if time.monotonic() > end:
+            print(f"stopped after {options.timeout} s", file=sys.stderr)
+            process.terminate()
+            end += 15
+        try:
+            process.wait(0.05 if kill_after else 1)
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def pytest_command(options: argparse.Namespace, targets: list[Path]) -> list[str]:
+    plugin = "cupy_on_numpy" if options.alias else "cupy_on_rgpu"
+    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", plugin, "-p", "no:cacheprovider"]
+    command += ["-q", "--tb=short" if options.verbose else "--tb=line", "--no-header", "--show-capture=no"]
+    command += ["--continue-on-collection-errors", f"--timeout={options.test_timeout}"]
+    if not options.slow:
+        command += ["-m", "not slow"]
+    if options.k:
+        command += ["-k", options.k]
+    if options.jobs > 1:
+        command += ["-n", str(options.jobs), "--dist", "loadfile"]
+    return [*command, *options.pytest, *map(str, targets)]
+
+
+def described() -> dict:
+    """When and where a run was made, for the table in the docs."""
+    import numpy
+
+    versions = f"Python {platform.python_version()}, NumPy {numpy.__version__}, CuPy's tests {VERSION}, cpu backend"
+    machine = f"{os.cpu_count()}-core {platform.machine()} {platform.system()}"
+    return {"date": datetime.date.today().isoformat(), "machine": machine, "versions": versions}
+
+
+def tell(results: reports.Results, ledger: ledgers.Ledger) -> int:
+    """Write down which tests tell NumPy from CuPy: what fails when cupy is a bare alias of NumPy."""
+    nodes = {n.removeprefix("tests/"): line["outcome"] for n, line in results.lines.items()}
+    run = {n: o for n, o in nodes.items() if o != "skipped" and not ledger.excludes(n) and not ledger.expects(n)}
+    failed = [n for n, outcome in run.items() if outcome in reports.BAD]
+    patterns = ledgers.folded(failed, run)
+    head = "# The tests that a bare alias of NumPy fails; written by scripts/conformance --alias, do not edit.\n"
+    ledgers.TELLING.write_text(head + "".join(f"{p}\n" for p in patterns))
+    print(f"an alias of NumPy fails {len(failed)} of {len(run)} tests: {len(patterns)} patterns")
+    return 0
 
 
 def parse() -> argparse.Namespace:
@@ -113,14 +158,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--sdist", help=f"CuPy {VERSION}'s source distribution, packed or not (default: download)"
     )
-    parser.add_argument("--json", default="conformance.json", help="where the failing tests are listed")
+    parser.add_argument("--json", default="conformance.json", help="where the results are saved")
     parser.add_argument("--failures", type=int, default=30, help="how many kinds of failure to show")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for the whole run")
     parser.add_argument("--test-timeout", type=float, default=60, help="seconds for one test")
     parser.add_argument("--slow", action="store_true", help="also those that CuPy marks as slow (gigabytes)")
     parser.add_argument("--blocking", action="store_true", help="RGPU_LAUNCH_BLOCKING=1")
     parser.add_argument("-v", "--verbose", action="store_true", help="show pytest's own output")
-    parser.add_argument("--output-tail", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--strict", action="store_true", help="an expected failure that passes fails the run")
+    parser.add_argument("--merge", action="append", default=[], metavar="JSON", help="run nothing; join saved results")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/conformance.md")
+    parser.add_argument("--alias", action="store_true", help="NumPy in rgpu's place: writes telling.txt")
+    parser.add_argument("--mutant", metavar="DIR", help="first on the servers' PYTHONPATH: breaks them for a guard")
+    parser.add_argument("--kill-servers-after", type=int, default=0, metavar="TESTS", help="for a guard")
     parser.add_argument("pytest", nargs="*", help="after --: arguments for pytest")
     options = parser.parse_args()
     options.dirs += [directory for tier in options.tier for directory in TIERS[tier]]
@@ -186,6 +236,7 @@ class Server:
 
     def __init__(self, number: int, work: Path, options: argparse.Namespace) -> None:
         self.log = work / f"server{number}.log"
+        path = os.pathsep.join(filter(None, [options.mutant, os.environ.get("PYTHONPATH")]))
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [
@@ -202,6 +253,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=work,
+                env={**os.environ, "PYTHONPATH": path},
             )
 
     def address(self) -> str:
@@ -224,71 +276,6 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def report(lines: Path, output: Path, show: int) -> int:
-    """The table by directory; failing tests to ``output``. 0 if everything passed."""
-    results, stats, stood_in = {}, {}, []
-    for text in lines.read_text().splitlines() if lines.exists() else ():
-        line = json.loads(text)
-        if "stats" in line:
-            stats = {k: stats.get(k, 0) + v for k, v in line["stats"].items()}
-            stood_in = sorted({*stood_in, *line["stood_in"]})
-        else:
-            results[line["node"]] = line
-    table: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-    for node, line in results.items():
-        table[directory_of(node)][line["outcome"]] += 1
-    print(f"{'':48s} {'pass':>7s} {'fail':>6s} {'error':>6s} {'skip':>6s} {'% of run':>9s}")
-    total: collections.Counter = collections.Counter()
-    for name in sorted(table):
-        print(row(name, table[name]))
-        total.update(table[name])
-    print(row("total", total))
-    failing = [line for line in results.values() if line["outcome"] in ("failed", "error")]
-    output.write_text(
-        json.dumps(
-            {
-                "totals": {k: dict(v) for k, v in table.items()},
-                "stats": stats,
-                "failing": failing,
-                "stood_in": stood_in,
-            },
-            indent=1,
-        )
-    )
-    groups = collections.defaultdict(list)
-    for line in failing:
-        groups[essence(line["message"])].append(line["node"].split("cupy_tests/")[-1])
-    for message, nodes in sorted(groups.items(), key=lambda item: -len(item[1]))[:show]:
-        print(
-            f"{len(nodes):5d} x {message}\n        {nodes[0]}"
-            + (f"\n        {nodes[-1]}" if len(nodes) > 1 else "")
-        )
-    print(f"the client sent {stats.get('commands', 0)} commands; failing tests are in {output}")
-    return 1 if failing or not results else 0
-
-
-def essence(message: str) -> str:
-    """The line that names the error, with numbers taken out so that equal causes fall together."""
-    lines = [
-        line.strip()
-        for line in message.splitlines()
-        if re.match(r"\s*(E +)?[\w.]*(Error|Warning|Exception)\b", line)
-    ]
-    return re.sub(r"0x[0-9a-f]+|\b\d+\b", "#", (lines or message.strip().splitlines()[-1:] or [""])[-1])[:220]
-
-
-def directory_of(node: str) -> str:
-    path = node.split("::")[0].removeprefix("tests/").removeprefix("cupy_tests/")
-    parts = path.split("/")
-    return path if parts[0] == "core_tests" else "/".join(parts[:-1]) or path
-
-
-def row(name: str, count: collections.Counter) -> str:
-    passed, failed, error, skipped = (count[k] for k in ("passed", "failed", "error", "skipped"))
-    ran = passed + failed + error
-    return f"{name:48s} {passed:7d} {failed:6d} {error:6d} {skipped:6d} {100 * passed / max(ran, 1):8.1f}%"
 
 
 if __name__ == "__main__":
