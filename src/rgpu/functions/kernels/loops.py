@@ -36,6 +36,7 @@ class _Kernel:
         self.nin, self.nout = len(self.in_params), len(self.out_params)
         self.nargs = self.nin + self.nout
         self._cached_codes: dict[tuple, str] = {}
+        self._plans: dict[Any, launch.Plan] = {}  # stream and layouts of the arguments -> how they were launched
 
     @property
     def cached_codes(self) -> dict:
@@ -107,6 +108,10 @@ class ElementwiseKernel(_Kernel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it; ``size=`` where only raw arrays are given, ``block_size=`` and ``stream=`` as CuPy's."""
+        if not kwargs:
+            plan = self._plans.get(launch.signature(args))
+            if plan is not None:
+                return self._result(plan.run(args))
         size, block_size = kwargs.pop("size", -1), kwargs.pop("block_size", 128)
         stream = kwargs.pop("stream", None)
         if kwargs:
@@ -152,6 +157,10 @@ class ElementwiseKernel(_Kernel):
         results = launch.submit(
             "kernel.elementwise.launch", stream, made, made or outputs, kernel, tuple(typed), size
         )
+        if made and args and size == -1 and len(arrays) == len(args) and (key := launch.signature(args)) is not None:
+            if len(self._plans) >= launch.PLANS:
+                self._plans.clear()
+            self._plans[key] = launch.Plan("kernel.elementwise.launch", kernel, made, size)
         return self._result(results)
 
     def _result(self, results: list) -> Any:
