@@ -35,13 +35,8 @@ KINDS["PredictionError"] = errors.PredictionError
 KINDS["ProtocolError"] = errors.ProtocolError
 
 
-def caller() -> tuple | None:
-    """(code, instruction) of the innermost frame outside this package: the user's line."""
-    return place_of(sys._getframe(2))
-
-
 def place_of(frame: Any) -> tuple | None:
-    """The same, from this frame outwards."""
+    """(code, instruction) of the innermost frame from here on that is outside this package: the user's line."""
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
@@ -55,7 +50,7 @@ def place_of(frame: Any) -> tuple | None:
 
 
 def describe_place(place: tuple | None) -> str:
-    """``file:line: source`` of a caller()."""
+    """``file:line: source`` of a place_of()."""
     if place is None:
         return ""
     code, instruction = place

@@ -35,6 +35,7 @@ CLOSE = 1.0  # seconds that closing waits for the last answers
 
 next_handle = itertools.count(1).__next__
 _next_reply = itertools.count(1).__next__
+_next_number = itertools.count(1).__next__
 _next_block = itertools.count(1).__next__
 _T_FREE, _T_EXPECT = ops.Free.tag, ops.Expect.tag
 _streams: weakref.WeakSet[CommandStream] = weakref.WeakSet()
@@ -59,7 +60,7 @@ class CommandStream:
         on_silence: Callable[[CommandStream], None] | None = None,
     ) -> None:
         self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
-        self.name = name
+        self.name, self.number = name, _next_number()
         self.blocking, self.check = blocking, check
         # Commands and the user's lines in turn. Both enter in one step, which no other thread and no
         # finalizer can come between; only the holder of the lock takes them out.
@@ -92,7 +93,7 @@ class CommandStream:
     def submit(self, command: tuple) -> None:
         """Queue one command. Raises only what ended the session."""
         pending = self.pending
-        pending += (command, failures.caller())
+        pending += (command, failures.place_of(sys._getframe(1)))
         if self.blocking:
             self.sync()
         elif len(pending) >= FULL:
@@ -130,7 +131,7 @@ class CommandStream:
         Returns when the last chunk is copied, not when it has arrived; waits only while the
         window of unacknowledged bytes is full.
         """
-        place = failures.caller()
+        place = failures.place_of(sys._getframe(1))
         for start in range(0, len(data), limits.CHUNK_BYTES):
             chunk = bytes(data[start : start + limits.CHUNK_BYTES])
             with self.lock:  # for each chunk: other threads may have their turn between them
@@ -247,7 +248,7 @@ class CommandStream:
     def _queue(self, command: tuple) -> None:
         """Queue a command that waits by itself."""
         pending = self.pending
-        pending += (command, failures.caller())
+        pending += (command, failures.place_of(sys._getframe(1)))
 
     def _raise_unseen(self, wanted: Callable[[failures.Failure], bool]) -> None:
         """Raise the oldest wanted error of a command that nobody waited for."""

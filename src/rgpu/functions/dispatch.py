@@ -242,8 +242,49 @@ _HOST_FUNCTIONS = {
 }  # fmt: skip
 
 
+_EXACT = frozenset((int, bool, str, type(None)))
+_calls: dict[Any, tuple[int, Any]] = {}  # signatures of ``_quick`` -> number of the function, layouts of the results
+
+
+def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list, dict] | None:
+    """(signature, wire form, wire form of the keywords) of a call with arrays of this device and simple
+    values only, else None. What ``_Arguments`` would make, in a quarter of its time."""
+    key: list = [name]
+    wire: list = []
+    for x in args:
+        kind = type(x)
+        if kind is ndarray and x._stream is stream:
+            key.append(x._meta)
+            wire.append((values.HANDLE, x._handle))
+        elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
+            key += (kind, x)
+            wire.append(x)
+        else:
+            return None
+    for word, x in kwargs.items():
+        kind = type(x)
+        if kind not in _EXACT or (kind is int and not -(2**63) <= x < 2**63):
+            return None
+        key += (word, kind, x)
+    return tuple(key), wire, kwargs
+
+
 def call(name: str, *args: Any, **kwargs: Any) -> Any:
     """Run a declared function and return its result as the user sees it."""
+    quick = _quick(stream := pool.current_stream(), name, args, kwargs)
+    if quick is None:
+        return _call(name, None, args, kwargs)
+    found = _calls.get(quick[0])
+    if found is None:
+        return _call(name, quick[0], args, kwargs)
+    fn, meta = found
+    handle = next_handle()
+    stream.submit_predicted((_T_CALL, fn, (handle,), quick[1], quick[2]), (handle,), (meta,))
+    return new(meta, stream, handle)
+
+
+def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
+    """The long way. ``signature`` is what ``_quick`` made of the call."""
     function = BY_NAME[name]
     kind = function.kind
     if kind == "unary" and len(args) == 1 and not kwargs and isinstance(args[0], Remote):
@@ -274,6 +315,10 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
             return ask(function, encoded, None if tree is predict.WAIT else key)
         if key is not None:
             predict.learned[key] = tree
+    if signature is not None and type(tree) is Meta and tree.nbytes <= _SMALL:
+        if len(_calls) >= _KEPT:
+            _calls.clear()
+        _calls[signature] = function.id, tree
     return submit(function, encoded, tree)
 
 

@@ -22,8 +22,43 @@ _GETITEM = BY_NAME["ndarray.getitem"]
 _BASIC = (int, slice, type(Ellipsis), type(None), str)
 
 
+def _key(meta: Any, index: Any) -> tuple | None:
+    """A basic index as something to look up, None for what is better computed. Numbers are told apart from
+    others of the same value by their types: only integers are indices."""
+    kind = type(index)
+    if kind is slice:
+        start, stop, step = index.start, index.stop, index.step
+        return meta, slice, start, stop, step, type(start), type(stop), type(step)
+    if kind is int or index is None or index is Ellipsis:
+        return meta, kind, index
+    if kind is not tuple:
+        return None
+    key: list = [meta]
+    for i in index:
+        kind = type(i)
+        if kind is slice:
+            start, stop, step = i.start, i.stop, i.step
+            key += (slice, start, stop, step, type(start), type(stop), type(step))
+        elif kind is int or i is None or i is Ellipsis:
+            key += (kind, i)
+        else:
+            return None
+    return tuple(key)
+
+
 def getitem(array: Remote, index: Any) -> Any:
     """``array[index]``; IndexError as NumPy's."""
+    key = _key(array._meta, index)
+    if key is not None:
+        try:
+            found = views.recall(key)
+        except TypeError:  # a slice of arrays
+            key = None
+        else:
+            if found is not None:
+                return views.make(array, *found)
+            found = layouts.view_of_shadow(array._meta.shadow[_ending(index)])
+            return views.make(array, *views.remember(key, found))
     if type(index) in _BASIC or (type(index) is tuple and all(type(i) in _BASIC for i in index)):
         return _basic(array, index)
     if _names_fields(array, index):
@@ -40,14 +75,18 @@ def getitem(array: Remote, index: Any) -> Any:
 
 def _basic(array: Remote, index: Any) -> Any:
     """A view, computed by NumPy on the shadow. An ellipsis keeps the result an array."""
-    if type(index) is tuple:
-        if not any(i is Ellipsis for i in index):
-            index = (*index, Ellipsis)
-    elif type(index) is str or type(index) is list:
+    if type(index) is str or type(index) is list:
         _check_fields(array._meta, [index] if type(index) is str else index)
-    elif index is not Ellipsis:
-        index = (index, Ellipsis)
+    else:
+        index = _ending(index)
     return views.make(array, *layouts.view_of_shadow(array._meta.shadow[index]))  # type: ignore[misc]
+
+
+def _ending(index: Any) -> Any:
+    """The index with an ellipsis in it."""
+    if type(index) is tuple:
+        return index if any(i is Ellipsis for i in index) else (*index, Ellipsis)
+    return index if index is Ellipsis else (index, Ellipsis)
 
 
 def _names_fields(array: Remote, index: Any) -> bool:

@@ -61,6 +61,13 @@ _METHODS = {
 }  # fmt: skip
 
 
+#: the methods' first parameter, where it must be there
+_FIRST = {
+    "dot": "b", "take": "indices", "repeat": "repeats", "choose": "choices", "searchsorted": "v",
+    "argpartition": "kth", "compress": "condition",
+}  # fmt: skip
+
+
 def _defers(other: Any) -> bool:
     """Whether an operator must leave the work to the other operand (Python's protocol)."""
     if isinstance(
@@ -190,7 +197,9 @@ def install(ndarray: Any) -> None:
     for name, target in _UNARIES.items():
         setattr(ndarray, f"__{name}__", _unary_operator(BY_NAME[target], ndarray))
     ndarray.__matmul__ = lambda self, other: (
-        dispatch.call("matmul", self, other) if not _defers(other) else NotImplemented
+        dispatch.call("matmul", self, other)
+        if type(other) in known or not _defers(other)
+        else NotImplemented
     )  # type: ignore[attr-defined]
     ndarray.__rmatmul__ = lambda self, other: (
         dispatch.call("matmul", other, self) if not _defers(other) else NotImplemented
@@ -224,7 +233,11 @@ def _unary_operator(function: Any, array: Any) -> Any:
 
 
 def _method(name: str, parameters: list[str]) -> Any:
+    simple = name != "clip" and name not in _FIRST  # needs nothing but the array
+
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not args and not kwargs and simple:
+            return dispatch.call(name, self)
         if len(args) > len(parameters):
             raise TypeError(f"{name}() takes at most {len(parameters)} arguments ({len(args)} given)")
         for key, value in zip(parameters, args):
@@ -241,16 +254,9 @@ def _method(name: str, parameters: list[str]) -> Any:
 def _call_on(array: Any, name: str, options: dict) -> Any:
     if name == "clip":
         return dispatch.call("clip", array, options.pop("min", None), options.pop("max", None), **options)
-    first = {
-        "dot": "b",
-        "take": "indices",
-        "repeat": "repeats",
-        "choose": "choices",
-        "searchsorted": "v",
-        "argpartition": "kth",
-    }.get(name)
     if name == "compress":
         return dispatch.call("compress", options.pop("condition"), array, **options)
+    first = _FIRST.get(name)
     if first is not None:
         return dispatch.call(name, array, options.pop(first), **options)
     return dispatch.call(name, array, **options)

@@ -18,17 +18,32 @@ from rgpu.client.stream import next_handle
 from rgpu.functions import dispatch
 from rgpu.wire import ops
 
+_T_VIEW = ops.View.tag
+_EXACT = frozenset((int, str, type(None)))
+_KEPT = 10_000
+_views: dict[Any, tuple[Meta, int]] = {}  # what was asked of which layout -> layout and offset of the view
+
+
+def remember(key: Any, found: Any) -> Any:
+    """A view that ``recall`` will find; bounded, for programs that make endless layouts."""
+    if len(_views) >= _KEPT:
+        _views.clear()
+    _views[key] = found
+    return found
+
+
+recall = _views.get
+
 
 def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     """The view of ``array``'s memory with this layout, ``offset`` bytes from the array's first element."""
     root = array if array._root is None else array._root
     stream, handle = array._stream, next_handle()
     offset = array._offset + offset if meta.size else 0
-    stream.submit_predicted(
-        ops.View.encode(handle, root._handle, meta.wire, meta.shape, meta.strides, offset), (handle,), (meta,)
-    )
-    view = dispatch.new(meta, stream, handle, cls or type(array))
-    view._root, view._offset = root, offset
+    command = (_T_VIEW, handle, root._handle, meta.wire, meta.shape, meta.strides, offset)
+    stream.submit_predicted(command, (handle,), (meta,))
+    view = object.__new__(cls or type(array))
+    view._handle, view._meta, view._stream, view._root, view._offset = handle, meta, stream, root, offset
     if type(view) is not dispatch.ndarray:
         view.__array_finalize__(array)  # a subclass may keep something of the array's
     return view
@@ -46,7 +61,18 @@ def same_memory(a: Any, b: Any) -> bool:
 
 def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any) -> Any:
     """Run a NumPy function that makes views on the array's shadow; arrays in its result become views."""
-    return _wrap(array, function(array._meta.shadow, *args, **kwargs))
+    if kwargs or not _EXACT.issuperset(map(type, args)):
+        return _wrap(array, function(array._meta.shadow, *args, **kwargs))
+    key = (function, array._meta, *args)
+    found = recall(key)
+    if found is not None:
+        return make(array, *found)
+    result = function(array._meta.shadow, *args)
+    if type(result) is np.ndarray and result is not array._meta.shadow:
+        found = layouts.view_of_shadow(result)
+        if found is not None:
+            remember(key, found)
+    return _wrap(array, result)
 
 
 def _wrap(array: Remote, result: Any) -> Any:
@@ -70,10 +96,14 @@ def reshape(array: Any, shape: Any, order: str = "C") -> Any:
         order = "F" if array._meta.f and not array._meta.c else "C"
     shape = _complete(shape, array._meta.size)
     for _ in range(2):
-        shadow = array._meta.shadow
-        result = _reshaped(shadow, shape, order)
-        if result is not None:
-            return make(array, *layouts.view_of_shadow(result))  # type: ignore[misc]
+        meta = array._meta
+        found = recall((meta, shape, order))
+        if found is None:
+            result = _reshaped(meta.shadow, shape, order)
+            if result is not None:
+                found = remember((meta, shape, order), layouts.view_of_shadow(result))
+        if found is not None:
+            return make(array, *found)
         array = copy(array, order)
     raise ValueError(f"cannot reshape array of size {array._meta.size} into shape {shape}")
 

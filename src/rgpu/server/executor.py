@@ -30,6 +30,24 @@ class Goodbye(Exception):
     """The client ended the session."""
 
 
+class _Functions(dict):
+    """The backend's callables by number."""
+
+    def __init__(self, backend: Backend) -> None:
+        for number, function in enumerate(TABLE):
+            self[number] = backend.resolve(function.name) or self._absent(function.name, backend.kind)
+
+    @staticmethod
+    def _absent(name: str, kind: str) -> Callable[..., Any]:
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise NotImplementedError(f"cupy.{name} is not available on the {kind} backend")
+
+        return refuse
+
+    def __missing__(self, fn: int) -> Any:
+        raise ProtocolError(f"unknown function {fn}")
+
+
 class Executor:
     """Handlers by command; ``post(frames)`` sends a reply message to the client. ``settle`` returns
     when the client has what was posted: until then replies may share memory with arrays."""
@@ -39,17 +57,18 @@ class Executor:
     ) -> None:
         self.backend, self.post, self._settle = backend, post, settle
         self.table = backend.table = Table(backend.limit)
+        self._get, self._array = self.table.entries.get, backend.array
         self.commands = 0
         self._answered = 0  # arrays bound for the answer in the making
         self._lent = False  # an array's memory may still be on its way to the client
-        self.functions = [backend.resolve(function.name) for function in TABLE]
+        self.functions = _Functions(backend)
         self.decode = values.Decoder(self.argument)
         self.arguments: list = []  # what the call that runs was given, and what it has made
         self._payload: list = []
-        handlers = {}
+        handlers: list = [None] * (max(ops.Command.registry) + 1)
         for tag, command in ops.Command.registry.items():
             method = getattr(self, f"do_{command.__name__.lower()}")
-            handlers[tag] = (command.check_fields, method)
+            handlers[tag] = (command.gate, method)
         self.handlers = handlers
 
     def run(self, frames: list) -> None:
@@ -58,14 +77,13 @@ class Executor:
         self._payload = frames[1:]
         handlers = self.handlers
         for index, command in enumerate(commands):
-            if type(command) is not list or not command or type(command[0]) is not int:
+            if type(command) is not list or not command or type(tag := command[0]) is not int:
                 raise ProtocolError(f"a command is an array that begins with its tag, not {str(command)[:40]}")
-            try:
-                check, method = handlers[command[0]]
-            except KeyError:
-                raise ProtocolError(f"unknown command {str(command)[:40]}") from None
+            if not 0 < tag < len(handlers) or (handler := handlers[tag]) is None:
+                raise ProtocolError(f"unknown command {str(command)[:40]}")
+            gate, method = handler
             fields = command[1:]
-            check(fields)
+            gate(fields)
             try:
                 method(*fields)
             except (ProtocolError, Goodbye):
@@ -149,6 +167,14 @@ class Executor:
             self.table.put(handle, result)
         return result
 
+    def bind_fresh(self, handle: int, result: Any) -> None:
+        """The same for an element-wise function, which makes one result and returns none of its arguments."""
+        if type(result) is self._array and (flags := result.flags).owndata and flags.c_contiguous:
+            self.table.put(handle, result, result.nbytes)
+        else:
+            self.arguments.clear()
+            self.bind(handle, result)
+
     def describe(self, result: Any, base: int) -> Any:
         """Wire form of an answer; arrays in it are bound to base, base + 1, ..."""
         self._answered = 0
@@ -193,17 +219,24 @@ class Executor:
         self.table.put_view(out, view, root)
 
     def do_unary(self, fn: int, out: int, a: int) -> None:
-        self.arguments.clear()
-        self.bind(out, self.function(fn)(self.table.get(a)))
+        self.bind_fresh(out, self.functions[fn](self.table.get(a)))
 
     def do_binary(self, fn: int, out: int, a: Any, b: Any) -> None:
-        self.arguments.clear()
-        self.bind(out, self.function(fn)(self.operand(a), self.operand(b)))
+        # The frequent case in place: a look-up costs less than a call.
+        get, array = self._get, self._array
+        x = get(a) if type(a) is int else a
+        y = get(b) if type(b) is int else b
+        if type(x) is not array:
+            x = self.operand(a)
+        if type(y) is not array:
+            y = self.operand(b)
+        self.bind_fresh(out, self.functions[fn](x, y))
 
     def do_inplace(self, fn: int, a: int, b: Any) -> None:
         target, operand = self.table.get(a), self.operand(b)
-        self.settle()
-        self.function(fn)(target, operand, out=target, casting="same_kind")
+        if self._lent:
+            self.settle()
+        self.functions[fn](target, operand, out=target, casting="same_kind")
 
     def do_call(self, fn: int, outs: list, args: list, kwargs: dict) -> None:
         result = self.invoke(fn, args, kwargs)
@@ -267,14 +300,6 @@ class Executor:
 
     # ---- calls --------------------------------------------------------------------------------
 
-    def function(self, fn: int) -> Callable[..., Any]:
-        if fn >= len(self.functions):
-            raise ProtocolError(f"unknown function {fn}")
-        found = self.functions[fn]
-        if found is None:
-            raise NotImplementedError(f"cupy.{TABLE[fn].name} is not available on the {self.backend.kind} backend")
-        return found
-
     def array(self, x: Any) -> Any:
         if not isinstance(x, self.backend.array):
             raise ProtocolError(f"a {type(x).__name__} stands where an array must")
@@ -287,13 +312,17 @@ class Executor:
         return entry
 
     def operand(self, x: Any) -> Any:
-        return self.table.get(x) if type(x) is int else self.decode(x)
+        kind = type(x)
+        if kind is int:
+            return self.table.get(x)
+        return x if kind is float else self.decode(x)
 
     def invoke(self, fn: int, args: list, kwargs: dict) -> Any:
         decode = self.decode
-        call = self.function(fn)
+        call = self.functions[fn]
         self.arguments.clear()
-        self.settle()
+        if self._lent:
+            self.settle()
         return call(*[decode(x) for x in args], **{name: decode(x) for name, x in kwargs.items()})
 
 

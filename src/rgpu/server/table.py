@@ -34,9 +34,12 @@ class Account:
         self.used, self.limit = 0, limit
 
 
+UNIT = 512  # bytes: CuPy's pools give memory in such units, and say so
+
+
 def charged(nbytes: int) -> int:
-    """What an array counts for: CuPy's pools give memory in units of 512 bytes, and say so."""
-    return -(-nbytes // 512) * 512
+    """What an array counts for."""
+    return -(-nbytes // UNIT) * UNIT
 
 
 class Table:
@@ -75,19 +78,21 @@ class Table:
 
     def put(self, handle: int, entry: Any, nbytes: int = 0) -> None:
         """Bind a new handle; a client that uses one twice breaks the protocol."""
-        if handle in self.entries:
+        entries = self.entries
+        if handle in entries:
             raise ProtocolError(f"handle {handle} is in use")
-        if len(self.entries) >= limits.TABLE:
+        if len(entries) >= limits.TABLE:
             raise ProtocolError(f"more than {limits.TABLE} live handles")
         if nbytes:
-            nbytes, account = charged(nbytes), self.account
-            self.admit(nbytes)
+            nbytes, account = -(-nbytes // UNIT) * UNIT, self.account
+            if self.limit or account.limit:
+                self.admit(nbytes)
             self.owned[handle] = nbytes
             self.used += nbytes
             account.used += nbytes
             if account is not self.default:
                 self._accounts[handle] = account
-        self.entries[handle] = entry
+        entries[handle] = entry
 
     def put_view(self, handle: int, entry: Any, root: int) -> None:
         """Bind an array over the memory of another, which must own it."""
@@ -115,9 +120,10 @@ class Table:
     def free(self, handle: int) -> None:
         """Forget a handle; unknown ones are ignored, freeing never fails."""
         self.entries.pop(handle, None)
-        self.roots.pop(handle, None)
         nbytes = self.owned.pop(handle, 0)
-        if nbytes:
+        if not nbytes:
+            self.roots.pop(handle, None)  # what owns memory is no view
+        else:
             self.used -= nbytes
             account = self._accounts.pop(handle, self.default) if self._accounts else self.default
             account.used -= nbytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rgpu.errors import ProtocolError
@@ -19,6 +20,8 @@ class Kind:
     """What one field may hold. ``check`` returns the value or raises ProtocolError."""
 
     name = "any"
+    accepts_all = False  # ``check`` need not be called
+    bounds = 1, 0  # an integer between them needs no ``check``
 
     def check(self, x: Any) -> Any:
         raise NotImplementedError
@@ -32,10 +35,11 @@ class Kind:
 
 class _Int(Kind):
     def __init__(self, name: str, low: int, high: int) -> None:
-        self.name, self.low, self.high = name, low, high
+        self.name, self.bounds = name, (low, high)
 
     def check(self, x: Any) -> Any:
-        if type(x) is not int or not self.low <= x <= self.high:
+        low, high = self.bounds
+        if type(x) is not int or not low <= x <= high:
             raise self.refuse(x)
         return x
 
@@ -93,9 +97,12 @@ class ListOf(Kind):
     def check(self, x: Any) -> Any:
         if type(x) not in (list, tuple) or len(x) > self.limit:
             raise self.refuse(x)
-        check = self.inner.check
+        if self.inner.accepts_all:
+            return x
+        check, (low, high) = self.inner.check, self.inner.bounds
         for item in x:
-            check(item)
+            if type(item) is not int or not low <= item <= high:
+                check(item)
         return x
 
 
@@ -156,6 +163,52 @@ class _Plain(Kind):
 PLAIN = _Plain()
 
 
+def _gate(kinds: list[Kind], explain: Callable[[list], None]) -> Callable[[list], None]:
+    """A function that checks the fields of one message; ``explain`` says what is wrong, or that nothing is.
+    Integers within their kinds' bounds, which most fields are, cost no call."""
+    bounds = [kind.bounds for kind in kinds]
+    if len(kinds) == 1:
+        (check,) = [kind.check for kind in kinds]
+
+        def gate(values: list) -> None:
+            if len(values) != 1:
+                explain(values)
+            check(values[0])
+
+    elif len(kinds) == 3:
+        (low_a, high_a), (low_b, high_b), (low_c, high_c) = bounds
+
+        def gate(values: list) -> None:
+            if len(values) == 3:
+                a, b, c = values
+                if (
+                    (type(a) is int and low_a <= a <= high_a)
+                    and (type(b) is int and low_b <= b <= high_b)
+                    and (type(c) is int and low_c <= c <= high_c)
+                ):
+                    return
+            explain(values)
+
+    elif len(kinds) == 4:
+        (low_a, high_a), (low_b, high_b), (low_c, high_c), (low_d, high_d) = bounds
+
+        def gate(values: list) -> None:
+            if len(values) == 4:
+                a, b, c, d = values
+                if (
+                    (type(a) is int and low_a <= a <= high_a)
+                    and (type(b) is int and low_b <= b <= high_b)
+                    and (type(c) is int and low_c <= c <= high_c)
+                    and (type(d) is int and low_d <= d <= high_d)
+                ):
+                    return
+            explain(values)
+
+    else:
+        return explain
+    return gate
+
+
 class Message:
     """Base of one family of messages (commands, replies, control). Subclass it with a tag::
 
@@ -171,6 +224,7 @@ class Message:
     Record: ClassVar[type]
     reply: ClassVar[type | None] = None
     registry: ClassVar[dict[int, type]]
+    gate: ClassVar[Callable[[list], None]]  # ``check_fields``, faster
 
     def __init_subclass__(cls, tag: int | None = None, reply: type | None = None, **kw: Any) -> None:
         super().__init_subclass__(**kw)
@@ -186,6 +240,7 @@ class Message:
                 raise TypeError(f"{cls.__name__}.{field} is not declared with a Kind")
         cls.Record = namedtuple(cls.__name__, [field for field, _ in cls.fields])
         cls.registry[tag] = cls
+        cls.gate = staticmethod(_gate([kind for _, kind in cls.fields], cls.check_fields))  # type: ignore[assignment]
 
     @classmethod
     def encode(cls, *args: Any, **kw: Any) -> tuple:
@@ -212,7 +267,7 @@ class Message:
         if declared is None:
             raise ProtocolError(f"unknown {cls.__name__.lower()} tag {message[0]}")
         values = message[1:]
-        declared.check_fields(values)
+        declared.gate(values)
         return declared.Record(*values)
 
     @classmethod

@@ -24,6 +24,7 @@ TAGS = "list tuple handle dtype slice complex scalar ellipsis array bigint dict 
 
 class _Value(Kind):
     name = "value"
+    accepts_all = True
 
     def check(self, x: Any) -> Any:
         return x  # ``Decoder`` refuses what is malformed; it sees every value exactly once
@@ -41,6 +42,7 @@ class _Operand(Kind):
     """A handle as a bare integer, or a scalar value; the compact form of hot commands."""
 
     name = "operand"
+    bounds = 1, 2**64 - 1
 
     def check(self, x: Any) -> Any:
         if type(x) is int and x < 1:
@@ -196,8 +198,12 @@ class Decoder:
             return x
         if depth > limits.DEPTH:
             raise ProtocolError("argument nested too deeply")
-        if len(x) == 2 and x[0] == HANDLE:
-            return self._handle(x[1])  # outside the try: what a handle raises is its own
+        if len(x) == 2:
+            tag, content = x
+            if tag == HANDLE:
+                return self._handle(content)  # outside the try: what a handle raises is its own
+            if tag == INT and type(content) is int:
+                return content
         try:
             return self._tagged(x, depth + 1)
         except (IndexError, TypeError, ValueError, OverflowError) as error:
@@ -213,8 +219,6 @@ class Decoder:
             return decode_dtype(x[1])
         if tag == SLICE:
             return slice(self(x[1], depth), self(x[2], depth), self(x[3], depth))
-        if tag == INT and type(x[1]) is int:
-            return x[1]
         if tag == SCALAR:
             return _exact_array(x[1], [], x[2])[()]
         if tag == COMPLEX:
