@@ -46,5 +46,5 @@ def errstate(**states: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def allow_synchronize(allow: bool) -> Iterator[None]:
     """CuPy's deprecated guard. rgpu waits where CuPy does and does not refuse it: a warning says so."""
-    warnings.warn("cupyx.allow_synchronize has no effect in rgpu", DeprecationWarning, stacklevel=3)
+    warnings.warn("cupyx.allow_synchronize has no effect in rgpu", stacklevel=3)
     yield

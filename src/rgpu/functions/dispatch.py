@@ -334,6 +334,8 @@ def into(out: Any, name: str, args: tuple, kwargs: dict) -> Any:
         raise ValueError(f"Output shape mismatch: expected {source.shape}, got {target.shape}")
     if name == "dot" and (source.dtype != target.dtype or not target.c):
         raise ValueError("output array is not acceptable (must have the right datatype, and be a C-Array)")
+    if name == "take" and source.dtype != target.dtype:
+        raise TypeError(f"Output dtype mismatch: expected {source.dtype}, got {target.dtype}")
     if casting is None:
         casting = "unsafe" if BY_NAME[name].kind in ("reduce", "scan") or name.startswith("cumulative") else "same_kind"
     if not np.can_cast(source.dtype, target.dtype, casting):

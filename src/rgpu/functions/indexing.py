@@ -291,8 +291,8 @@ def _placed(part: Any) -> Any:
 
 
 def _check_mask(mask: tuple, shape: tuple, axis: int) -> None:
-    for number, extent in enumerate(mask if 0 not in mask else ()):  # NumPy lets any empty mask pass
-        if shape[axis + number] != extent:
+    for number, extent in enumerate(mask):
+        if extent and shape[axis + number] != extent:  # NumPy lets an extent of 0 pass
             raise IndexError(
                 f"boolean index did not match indexed array along axis {axis + number}; size of axis is "
                 f"{shape[axis + number]} but size of corresponding boolean axis is {extent}"

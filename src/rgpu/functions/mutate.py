@@ -169,7 +169,8 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
             raise ValueError("shift and axis must broadcast together") from None
         if len(shape) > 1:
             raise ValueError("'shift' and 'axis' should be scalars or 1D sequences")
-        predict.normalize_axis(tuple(dict.fromkeys(np.atleast_1d(axis).tolist())), a._meta.ndim)
+        for one in np.atleast_1d(axis).tolist():  # an axis may be named twice
+            predict.normalize_axis(one, a._meta.ndim)
     return dispatch.call("roll", a, shift, axis)
 
 

@@ -244,7 +244,10 @@ def _method(name: str, parameters: list[str]) -> Any:
             if key in kwargs:
                 raise TypeError(f"{name}() got multiple values for argument '{key}'")
             kwargs[key] = value
-        return _call_on(self, name, options(**kwargs))
+        given = options(**kwargs)
+        if name in ("argsort", "argpartition") and "axis" in kwargs:
+            given["axis"] = kwargs["axis"]  # None means flattened, and is not what leaving it out means
+        return _call_on(self, name, given)
 
     method.__name__ = name
     method.__doc__ = f"See ``cupy.{name}``."

@@ -26,6 +26,8 @@ def trim_zeros(filt: Any, trim: str = "fb") -> Any:
         raise ValueError("trim must be a combination of 'f' and 'b'")
     if not isinstance(filt, Remote):
         raise TypeError(f"Unsupported type {type(filt)}")
+    if not filt._meta.ndim:
+        return filt
     if filt._meta.ndim != 1:
         raise ValueError("Multi-dimensional trim is not supported")
     found = dispatch.call("flatnonzero", filt)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import meta as layouts
+from rgpu.client.predict import normalize_axis
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch, views
 
 #: NumPy's function of the same name gives views of its first argument
-_BY_NUMPY = """transpose swapaxes moveaxis rollaxis squeeze expand_dims diagonal flip fliplr flipud rot90
+_BY_NUMPY = """transpose swapaxes moveaxis rollaxis squeeze expand_dims diagonal fliplr flipud rot90
 split array_split hsplit vsplit dsplit""".split()
 
 
@@ -62,6 +63,14 @@ def reshape(
 
 def ravel(a: Any, order: str = "C") -> Any:
     return array_of(a).ravel(order)
+
+
+def flip(a: Any, axis: Any = None) -> Any:
+    """A view in reverse order. (NumPy's own would read a 0-dimensional array, and a shadow has no memory.)"""
+    ndim = array_of(a)._meta.ndim
+    axes = range(ndim) if axis is None else normalize_axis(axis, ndim)
+    index = tuple([slice(None, None, -1) if i in axes else slice(None) for i in range(ndim)])
+    return views.apply(lambda shadow: shadow[(*index, ...)], a)
 
 
 def matrix_transpose(x: Any, /) -> Any:
@@ -139,6 +148,10 @@ def copy(a: Any, order: str = "K") -> Any:
 
 def require(a: Any, dtype: Any = None, requirements: Any = None) -> Any:
     """An array that fits: 'C', 'F' and 'O'(wn data) can be asked for."""
+    try:
+        dtype = None if dtype is None else np.dtype(dtype)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     if not requirements:
         return creation.asanyarray(a, dtype)
     names = {"C": "C", "C_CONTIGUOUS": "C", "CONTIGUOUS": "C", "F": "F", "F_CONTIGUOUS": "F", "FORTRAN": "F",
@@ -176,6 +189,6 @@ def resize(a: Any, new_shape: Any) -> Any:
 NAMES: dict[str, Any] = {name: _by_numpy(name) for name in _BY_NUMPY}
 NAMES.update({name: _at_least(name) for name in ("atleast_1d", "atleast_2d", "atleast_3d")})
 NAMES.update(permute_dims=NAMES["transpose"])
-for _function in (reshape, ravel, matrix_transpose, broadcast_to, broadcast_arrays, real, imag, shares_memory,
+for _function in (flip, reshape, ravel, matrix_transpose, broadcast_to, broadcast_arrays, real, imag, shares_memory,
                   may_share_memory, byte_bounds, copy, require, astype, resize, row_stack):  # fmt: skip
     NAMES[_function.__name__] = named(_function, _function.__name__)

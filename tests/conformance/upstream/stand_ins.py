@@ -99,13 +99,26 @@ OURS = {
     "cupy._core.core.ndarray": "rgpu._ndarray.ndarray",
     "cupy._core.array": "rgpu.functions.creation.array",
     "cupy._core.flags.Flags": "rgpu.functions.flags.Flags",
+    "cupy._core.ReductionKernel": "rgpu.ReductionKernel",
+    "cupy._core.ElementwiseKernel": "rgpu.ElementwiseKernel",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
 }
+
+def _identities(batch_shape: Any, n: int, dtype: Any) -> Any:
+    """A stack of identity matrices, which tests of linalg compare with."""
+    import cupy
+
+    return cupy.broadcast_to(cupy.eye(n, dtype=dtype), (*batch_shape, n, n)).copy()
+
 
 #: internals with a meaning that cupy.testing or the tests rely on
 VALUES: dict[str, Any] = {
     "cupy._core.internal.prod": math.prod,
     "cupy._util.PerformanceWarning": PerformanceWarning,
+    "cupy.linalg._util.stacked_identity": _identities,
+    "cupyx.cusolver.check_availability": lambda name: True,  # every method of the solver counts as there
+    "cupy.cublas.get_batched_gesv_limit": lambda: 2048,  # a limit of CuPy's own that nothing here has
+    "cupy.cublas.set_batched_gesv_limit": lambda limit: None,
     "cupy._core._accelerator.get_routine_accelerators": list,
     "cupy._core._accelerator.get_reduction_accelerators": list,
     "cupy._core._accelerator.set_routine_accelerators": lambda accelerators: None,

@@ -27,6 +27,14 @@ _OLD_NAMES = {
 _OF_RECORDS = {"equal": operator.eq, "not_equal": operator.ne}
 
 
+_POWERS = ("power", "pow")
+
+
+def _exponent(x: Any) -> Any:
+    """A stand-in for an exponent: NumPy refuses negative integers, CuPy takes them."""
+    return 1 if isinstance(x, int) and not isinstance(x, bool) and -(2**7) <= x < 0 else x
+
+
 def numpy_function(name: str) -> Any:
     """NumPy's function of CuPy's dotted path, or None."""
     found: Any = np
@@ -57,6 +65,8 @@ def elementwise(name: str, operands: tuple, **options: Any) -> Meta | tuple[Meta
 def _elementwise_rule(name: str, operands: tuple, options: dict) -> Any:
     ufunc = numpy_function(name)
     dummies = [np.empty((0,), x.dtype) if type(x) is Meta else x for x in operands]
+    if name in _POWERS:
+        dummies[1] = _exponent(dummies[1])
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if name in _OF_RECORDS and any(x.dtype.kind == "V" for x in operands if hasattr(x, "dtype")):
@@ -82,5 +92,7 @@ def inplace(name: str, target: Meta, operand: Any) -> None:
         )
     dummy = np.empty((0,), target.dtype)
     other = np.empty((0,), operand.dtype) if type(operand) is Meta else operand
+    if name in _POWERS:
+        other = _exponent(other)
     numpy_function(name)(dummy, other, out=dummy, casting="same_kind")
     _elementwise[key] = True

@@ -46,6 +46,24 @@ def _each(function: Callable[..., Any], a: np.ndarray, *rest: np.ndarray) -> Any
     return result
 
 
+@override("einsum")
+def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, **kwargs: Any) -> Any:
+    """NumPy's optimized paths compute in the dtype of each pair and trip over broadcast extents of 1."""
+    if optimize is False or len(operands) < 4 or not isinstance(operands[0], str):
+        return np.einsum(*operands, optimize=optimize, dtype=dtype, **kwargs)
+    subscripts, arrays = operands[0], operands[1:]
+    common = np.result_type(*arrays) if dtype is None else dtype
+    extents: dict[str, set] = {}
+    for term, array in zip(subscripts.split("->")[0].split(","), arrays):
+        for label, extent in zip(term.strip(), np.shape(array)):
+            extents.setdefault(label, set()).add(extent)
+    broadcast = "." in subscripts or any(len(found) > 1 for found in extents.values())
+    optimize = False if broadcast else optimize
+    return np.einsum(
+        subscripts, *[np.asarray(x, common) for x in arrays], optimize=optimize, dtype=dtype, **kwargs
+    )
+
+
 @override("linalg.inv")
 def _inv(a: np.ndarray) -> Any:
     _stacked_square(a)

@@ -6,7 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server.cpu_functions import override
+from rgpu.server.cpu_functions import OVERRIDES, override
+
+
+def _power(x1: Any, x2: Any, *args: Any, **kwargs: Any) -> Any:
+    """NumPy refuses integers to negative integer powers; a GPU truncates their reciprocals."""
+    try:
+        return np.power(x1, x2, *args, **kwargs)
+    except ValueError as error:
+        if "negative integer powers" not in str(error):
+            raise
+    positive = np.power(x1, np.abs(x2), *args, **kwargs)
+    kept = np.where(np.abs(positive) == 1, positive, 0)  # 1 and -1 are their own reciprocals
+    result = np.where(np.less(x2, 0), kept, positive).astype(positive.dtype)
+    if positive.ndim and kwargs.get("out") is positive:
+        positive[...] = result
+        return positive
+    return result
+
+
+OVERRIDES.update({"power": _power, "pow": _power})
 
 
 @override("gradient")
