@@ -35,11 +35,10 @@ class Kind:
 
 class _Int(Kind):
     def __init__(self, name: str, low: int, high: int) -> None:
-        self.name, self.bounds = name, (low, high)
+        self.name, self.low, self.high, self.bounds = name, low, high, (low, high)
 
     def check(self, x: Any) -> Any:
-        low, high = self.bounds
-        if type(x) is not int or not low <= x <= high:
+        if type(x) is not int or not self.low <= x <= self.high:
             raise self.refuse(x)
         return x
 
