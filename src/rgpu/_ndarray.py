@@ -294,6 +294,9 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             raise ValueError("Unable to avoid creating a copy while reshaping.")
         return result.copy() if copy and views.same_memory(self, result) else result
 
+    def reduced_view(self) -> Any:
+        return views.reduced(self)
+
     def ravel(self, order: str = "C") -> Any:
         return views.ravel(self, order)
 

@@ -300,3 +300,19 @@ def test_views_and_arithmetic_do_not_wait(cp):
         a[[1, 2]] = b[:6]
         b = a.astype("f4").copy()
     assert cp.stats()["round_trips"] == before
+
+
+def test_reduced_view_has_as_few_dimensions_as_can_be(cp):
+    a = cp.arange(24).reshape(2, 3, 4)
+    x = a.get()
+    cases = {
+        (24,): a, (2, 4): a[:, 1, :], (4, 6): a.transpose(2, 0, 1), (2, 8): a[:, :2], (4, 3, 2): a.T, (12,): a[..., ::2],
+    }  # fmt: skip
+    for shape, view in cases.items():
+        flat = view.reduced_view()
+        assert flat.shape == shape
+        np.testing.assert_array_equal(flat.get().ravel(), view.get().ravel())
+    a.reduced_view()[5] = -1
+    x.ravel()[5] = -1
+    np.testing.assert_array_equal(a.get(), x)
+    assert cp.zeros((1, 1)).T.reduced_view().shape == (1,)

@@ -289,6 +289,19 @@ def test_allocators_are_each_threads_or_everybodys(cp):
         cp.cuda.set_allocator(cp.get_default_memory_pool().malloc)
 
 
+def test_a_pool_that_was_never_used_may_be_replaced(cp):
+    try:
+        for _ in range(3):
+            cp.cuda.set_allocator(cp.cuda.MemoryPool().malloc)
+        with cp.cuda.using_allocator(cp.cuda.MemoryPool().malloc):
+            with cp.cuda.using_allocator(cp.cuda.MemoryPool().malloc):
+                pass
+        cp.cuda.Device().synchronize()  # commands that named a pool after its end would raise here
+        assert cp.arange(4).sum() == 6
+    finally:
+        cp.cuda.set_allocator(cp.get_default_memory_pool().malloc)
+
+
 def test_a_limit_is_an_out_of_memory_error(cp):
     pool = cp.cuda.MemoryPool()
     pool.set_limit(size=4096)

@@ -171,9 +171,10 @@ def set_allocator(allocator: Any) -> None:
     global _process_allocator
     if _thread.allocator is not None:
         raise ValueError("Can't change the global allocator inside `using_allocator` context manager")
-    _process_allocator = allocator
+    before, _process_allocator = _process_allocator, allocator
     for stream in _attached():
         follow.use_pool_everywhere(stream, _pool_of(allocator, stream))
+    del before  # not earlier: until now, commands asked for the old pool, which may end with this
 
 
 @contextlib.contextmanager
@@ -187,9 +188,10 @@ def using(allocator: Any) -> Iterator[None]:
 
 
 def _set_for_thread(allocator: Any) -> None:
-    _thread.allocator = allocator
+    before, _thread.allocator = _thread.allocator, allocator
     for stream in _attached():
         follow.use_pool(stream, None if allocator is None else _pool_of(allocator, stream))
+    del before  # as above
 
 
 def _new_stream(stream: CommandStream) -> None:

@@ -204,3 +204,26 @@ def ravel(array: Any, order: str = "C") -> Any:
     strides = array._meta.strides
     axes = sorted(range(len(strides)), key=lambda axis: (-abs(strides[axis]), axis))
     return reshape(apply(np.ndarray.transpose, array, axes) if strides else array, -1)
+
+
+def _reduced(a: np.ndarray) -> np.ndarray:
+    """The same elements in the same order with as few dimensions as the strides allow."""
+    kept: list[tuple[int, int]] = []
+    for extent, stride in zip(a.shape, a.strides):
+        if extent == 1 and a.size:
+            continue
+        if kept and kept[-1][1] == extent * stride:
+            kept[-1] = (kept[-1][0] * extent, stride)
+        else:
+            kept.append((extent, stride))
+    shape, strides = zip(*kept) if kept else ((1,), (a.itemsize,))
+    return np.lib.stride_tricks.as_strided(a, shape, strides)
+
+
+def reduced(array: Remote) -> Any:
+    """``ndarray.reduced_view``: what kernels of one index are given."""
+    if array.ndim <= 1:
+        return array
+    if array._meta.shadow.flags.c_contiguous:
+        return apply(np.ndarray.reshape, array, -1)
+    return apply(_reduced, array)
