@@ -133,7 +133,12 @@ def test_ufuncs_casts_and_python_mathematics(cp, jit):
     x = np.linspace(0, 4, 8, dtype="f4")
     y = cp.zeros((8, 4), "f4")
     run(cp, kernel, cp.asarray(x), y, block=8)
-    expected = [np.sin(x) + np.exp(-x), np.sqrt(x) + np.pi, x.astype(int) + abs(x - 2) + np.minimum(x, 1), np.maximum(x, 2.5)]
+    expected = [
+        np.sin(x) + np.exp(-x),
+        np.sqrt(x) + np.pi,
+        x.astype(int) + abs(x - 2) + np.minimum(x, 1),
+        np.maximum(x, 2.5),
+    ]
     np.testing.assert_allclose(y.get(), np.stack(expected, 1), rtol=1e-5)
 
 

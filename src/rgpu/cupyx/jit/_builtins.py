@@ -49,5 +49,6 @@ ATOMICS = {
     )
 }  # fmt: skip
 SHUFFLES = {
-    name: Builtin("shuffle", f"shfl_{name}sync", f"__shfl_{name}sync") for name in ("", "up_", "down_", "xor_")
+    name: Builtin("shuffle", f"shfl_{name}sync", f"__shfl_{name}sync")
+    for name in ("", "up_", "down_", "xor_")
 }

@@ -19,7 +19,10 @@ from rgpu.cupyx.jit._expressions import OPERATORS, Expressions
 from rgpu.cupyx.jit._types import Array, Constant, Value, c_name, c_type, scalar_dtype
 
 _PREAMBLE = """
-template <typename T, int N> struct rgpu_array { T* data; long long shape[N ? N : 1]; long long strides[N ? N : 1]; };
+template <typename T, int N> struct rgpu_array {
+    T* data;
+    long long shape[N ? N : 1], strides[N ? N : 1];
+};
 template <typename T> __device__ inline T rgpu_floor_divide(T a, T b) {
     if (b == 0) return 0;
     T q = a / b;
@@ -123,9 +126,18 @@ class Function(Expressions):
         for kind in self.variables.values():
             self.unit.dtypes.add(kind.dtype.char if isinstance(kind, Array) else kind.char)
         local = [
-            f"    {c_type(kind)} v_{name};" for name, kind in self.variables.items() if name not in self.parameters
+            f"    {c_type(kind)} v_{name};"
+            for name, kind in self.variables.items()
+            if name not in self.parameters
         ]
-        return [f"{head} {{", *opening, *local, *(f"    {line}" for line in self.declarations), *self.lines, "}"]
+        return [
+            f"{head} {{",
+            *opening,
+            *local,
+            *(f"    {line}" for line in self.declarations),
+            *self.lines,
+            "}",
+        ]
 
     def as_device(self, name: str) -> list[str]:
         given = ", ".join(f"{c_type(kind)} v_{x}" for x, kind in self.parameters.items())
@@ -182,7 +194,8 @@ class Function(Expressions):
     def do_If(self, node: ast.If) -> None:  # noqa: N802
         test = self.expression(node.test)
         if isinstance(test, Constant):
-            return self.block(node.body if test.value else node.orelse)
+            self.block(node.body if test.value else node.orelse)
+            return
         self._inside(f"if ({self.truth(test)})", node.body)
         if node.orelse:
             self._inside("else", node.orelse)
@@ -198,19 +211,30 @@ class Function(Expressions):
         of_range = isinstance(function, Constant) and (
             function.value is range or isinstance(function.value, Builtin) and function.value.kind == "range"
         )
-        if not of_range or node.orelse or not isinstance(node.target, ast.Name) or not isinstance(call, ast.Call):
-            raise NotImplementedError(f"{self.where(node)}: kernels loop over range() with one variable, without else")
+        if (
+            not of_range
+            or node.orelse
+            or not isinstance(node.target, ast.Name)
+            or not isinstance(call, ast.Call)
+        ):
+            raise NotImplementedError(
+                f"{self.where(node)}: kernels loop over range() with one variable, without else"
+            )
         bounds = [self.expression(x) for x in call.args]
         if not 1 <= len(bounds) <= 3:
             raise TypeError(f"{self.where(node)}: range expected 1 to 3 arguments, got {len(bounds)}")
-        start, stop, step = (Constant(0), bounds[0], Constant(1)) if len(bounds) == 1 else (*bounds, Constant(1))[:3]
+        start, stop, step = (
+            (Constant(0), bounds[0], Constant(1)) if len(bounds) == 1 else (*bounds, Constant(1))[:3]
+        )
         kind = self.common([start, stop, step])
         if kind.kind not in "iu":
             raise TypeError(f"{self.where(node)}: range() of {kind}")
         # Counted in 64 bits with a sign: what is left of a range of unsigned numbers may be negative.
         wide = np.dtype(np.int64)
         i, end, by = (self.temporary(wide) for _ in range(3))
-        self.emit(f"{i} = {self.cast(start, wide)}; {end} = {self.cast(stop, wide)}; {by} = {self.cast(step, wide)};")
+        self.emit(
+            "".join(f"{x} = {self.cast(bound, wide)}; " for x, bound in ((i, start), (end, stop), (by, step)))
+        )
         name = self.variable(node.target.id, kind, node)
         target = self.variables[node.target.id]
         head = f"for (; {by} > 0 ? {i} < {end} : {i} > {end}; {i} += {by})"
@@ -263,7 +287,9 @@ class Function(Expressions):
         else:
             kind = scalar_dtype(self.mode, value.value) if isinstance(value, Constant) else value.type
         name = self.variable(target.id, kind, target)
-        self.emit(f"{name} = {value.code if isinstance(kind, Array) else self.cast(value, kind, checked=True)};")
+        self.emit(
+            f"{name} = {value.code if isinstance(kind, Array) else self.cast(value, kind, checked=True)};"
+        )
 
     # ---- variables ----------------------------------------------------------------------------------
 
@@ -271,7 +297,9 @@ class Function(Expressions):
         """The C name of a variable that is given a value of this type."""
         known = self.variables.setdefault(name, kind)
         if known != kind:
-            raise TypeError(f"{self.where(node)}: Data type mismatch of variable: `{name}`: {known} != {kind}")
+            raise TypeError(
+                f"{self.where(node)}: Data type mismatch of variable: `{name}`: {known} != {kind}"
+            )
         return f"v_{name}"
 
     def temporary(self, kind: Any) -> str:

@@ -20,13 +20,15 @@ from rgpu.functions.ufunc import UFUNCS
 _UINT32, _INT32, _INT64 = np.dtype(np.uint32), np.dtype(np.int32), np.dtype(np.int64)
 
 OPERATORS: dict[type, tuple[np.ufunc, Any]] = {
-    ast.Add: (np.add, operator.add), ast.Sub: (np.subtract, operator.sub), ast.Mult: (np.multiply, operator.mul),
+    ast.Add: (np.add, operator.add), ast.Sub: (np.subtract, operator.sub),
+    ast.Mult: (np.multiply, operator.mul),
     ast.Div: (np.true_divide, operator.truediv), ast.FloorDiv: (np.floor_divide, operator.floordiv),
     ast.Mod: (np.remainder, operator.mod), ast.Pow: (np.power, operator.pow),
     ast.LShift: (np.left_shift, operator.lshift), ast.RShift: (np.right_shift, operator.rshift),
     ast.BitAnd: (np.bitwise_and, operator.and_), ast.BitOr: (np.bitwise_or, operator.or_),
     ast.BitXor: (np.bitwise_xor, operator.xor), ast.Eq: (np.equal, operator.eq),
-    ast.NotEq: (np.not_equal, operator.ne), ast.Lt: (np.less, operator.lt), ast.LtE: (np.less_equal, operator.le),
+    ast.NotEq: (np.not_equal, operator.ne), ast.Lt: (np.less, operator.lt),
+    ast.LtE: (np.less_equal, operator.le),
     ast.Gt: (np.greater, operator.gt), ast.GtE: (np.greater_equal, operator.ge),
     ast.USub: (np.negative, operator.neg), ast.UAdd: (np.positive, operator.pos),
     ast.Invert: (np.invert, operator.invert), ast.Not: (np.logical_not, operator.not_),
@@ -36,7 +38,8 @@ OPERATORS: dict[type, tuple[np.ufunc, Any]] = {
 _C: dict[str, str] = {
     "add": "{0} + {1}", "subtract": "{0} - {1}", "multiply": "{0} * {1}", "divide": "{0} / {1}",
     "floor_divide": "rgpu_floor_divide", "remainder": "rgpu_remainder", "power": "rgpu_power",
-    "left_shift": "{0} << {1}", "right_shift": "{0} >> {1}", "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}",
+    "left_shift": "{0} << {1}", "right_shift": "{0} >> {1}", "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} ^ {1}", "equal": "{0} == {1}", "not_equal": "{0} != {1}", "less": "{0} < {1}",
     "less_equal": "{0} <= {1}", "greater": "{0} > {1}", "greater_equal": "{0} >= {1}", "negative": "-{0}",
     "positive": "{0}", "invert": "~{0}", "logical_not": "!{0}", "logical_and": "{0} && {1}",
@@ -45,13 +48,14 @@ _C: dict[str, str] = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
     "arctanh": "atanh", "arctan2": "atan2", "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite",
     **{name: name for name in (
-        "sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt floor ceil trunc rint hypot "
-        "copysign nextafter fmod fmin fmax"
+        "sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt floor ceil trunc rint "
+        "hypot copysign nextafter fmod fmin fmax"
     ).split()},
 }  # fmt: skip
 _PYTHON = {abs: np.absolute, pow: np.power, math.pow: np.power, math.fabs: np.fabs}
 _MATH = {getattr(math, name): getattr(np, name) for name in (
-    "sin cos tan sinh cosh tanh exp expm1 log log2 log10 log1p sqrt floor ceil trunc hypot copysign isnan isinf"
+    "sin cos tan sinh cosh tanh exp expm1 log log2 log10 log1p sqrt floor ceil trunc hypot copysign isnan "
+    "isinf"
 ).split()}  # fmt: skip
 
 
@@ -74,7 +78,11 @@ class Expressions:
         if visit is None:
             raise NotImplementedError(f"{self.where(node)}: {type(node).__name__} in a kernel")
         found = visit(node)
-        if isinstance(found, Constant) and isinstance(found.value, Builtin) and found.value.kind == "warpsize":
+        if (
+            isinstance(found, Constant)
+            and isinstance(found.value, Builtin)
+            and found.value.kind == "warpsize"
+        ):
             return Value("warpSize", _INT32)
         return found
 
@@ -116,7 +124,11 @@ class Expressions:
         *inputs, output = loop(ufunc, args, self.mode)
         texts = [self.cast(x, dtype) for x, dtype in zip(args, inputs)]
         self.unit.dtypes.add(output.char)
-        code = template.format(*(f"({x})" for x in texts)) if "{" in template else f"{template}({', '.join(texts)})"
+        code = (
+            template.format(*(f"({x})" for x in texts))
+            if "{" in template
+            else f"{template}({', '.join(texts)})"
+        )
         return Value(f"(({c_name(output)})({code}))", output)
 
     # ---- operators ----------------------------------------------------------------------------------
@@ -161,7 +173,9 @@ class Expressions:
         return found[0] if len(found) == 1 else self._all(found, "&&")
 
     def of_BoolOp(self, node: ast.BoolOp) -> Any:  # noqa: N802
-        return self._all([self.expression(x) for x in node.values], "&&" if isinstance(node.op, ast.And) else "||")
+        return self._all(
+            [self.expression(x) for x in node.values], "&&" if isinstance(node.op, ast.And) else "||"
+        )
 
     def _all(self, values: list[Any], sign: str) -> Any:
         if all(isinstance(x, Constant) for x in values):
@@ -210,8 +224,13 @@ class Expressions:
             raise TypeError("only arrays have elements in a kernel")
         indices = index if isinstance(index, tuple) else (index,)
         if len(indices) != kind.ndim:
-            raise IndexError(f"an array of {kind.ndim} dimensions needs {kind.ndim} indices, not {len(indices)}")
-        if any(isinstance(x, Value) and (not isinstance(x.type, np.dtype) or x.type.kind not in "iub") for x in indices):
+            raise IndexError(
+                f"an array of {kind.ndim} dimensions needs {kind.ndim} indices, not {len(indices)}"
+            )
+        if any(
+            isinstance(x, Value) and (not isinstance(x.type, np.dtype) or x.type.kind not in "iub")
+            for x in indices
+        ):
             raise TypeError("indices are integers")
         texts = [self.cast(x, _INT64) for x in indices]
         if kind.extent is not None:

@@ -1,4 +1,4 @@
-"""What the values of a jit kernel are: scalars of a dtype, arrays, constants of Python, and C's names for them.
+"""What the values of a jit kernel are: scalars of a dtype, arrays, constants of Python, and their names in C.
 
 Two rules of promotion, as in CuPy: C's order of types (``cuda``) and NumPy's (``numpy``). Knows nothing of
 syntax trees and of devices.
@@ -13,7 +13,8 @@ import numpy as np
 
 _C_NAMES = {
     "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short", "H": "unsigned short", "i": "int",
-    "I": "unsigned int", "l": "long long", "L": "unsigned long long", "q": "long long", "Q": "unsigned long long",
+    "I": "unsigned int", "l": "long long", "L": "unsigned long long",
+    "q": "long long", "Q": "unsigned long long",
     "e": "__half", "f": "float", "d": "double", "F": "complex<float>", "D": "complex<double>",
 }  # fmt: skip
 _ORDER = "?bBhHiIlLqQefdFD"  # what C converts to what
@@ -29,7 +30,11 @@ class Array:
 
     @property
     def c(self) -> str:
-        return f"{c_name(self.dtype)}*" if self.extent is not None else f"rgpu_array<{c_name(self.dtype)}, {self.ndim}>"
+        return (
+            f"{c_name(self.dtype)}*"
+            if self.extent is not None
+            else f"rgpu_array<{c_name(self.dtype)}, {self.ndim}>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,8 @@ def loop(ufunc: np.ufunc, inputs: list[Any], mode: str) -> tuple[np.dtype, ...]:
     for types in ufunc.types:
         sources, _, results = types.partition("->")
         if all(
-            wanted in _ORDER and _ORDER.index(char) <= _ORDER.index(wanted) for char, wanted in zip(chars, sources)
+            wanted in _ORDER and _ORDER.index(char) <= _ORDER.index(wanted)
+            for char, wanted in zip(chars, sources)
         ):
             return tuple(np.dtype(char) for char in sources + results)
     raise TypeError(f"{ufunc.__name__} has no loop for {', '.join(chars)}")
@@ -116,5 +122,9 @@ def literal(x: Any, dtype: np.dtype) -> str:
     number = int(x)
     if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
         raise OverflowError(f"{number} does not fit {dtype}")
-    text = "(-9223372036854775807LL - 1)" if number == -(2**63) else f"{number}{'U' if dtype.kind == 'u' else ''}LL"
+    text = (
+        "(-9223372036854775807LL - 1)"
+        if number == -(2**63)
+        else f"{number}{'U' if dtype.kind == 'u' else ''}LL"
+    )
     return f"({name})({text})"
