@@ -7,6 +7,7 @@ come from a table, not from hand-written bodies.
 
 from __future__ import annotations
 
+import types
 import warnings
 from typing import Any
 
@@ -293,6 +294,8 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         if copy is False and not views.same_memory(self, result):
             raise ValueError("Unable to avoid creating a copy while reshaping.")
         return result.copy() if copy and views.same_memory(self, result) else result
+
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     def reduced_view(self) -> Any:
         return views.reduced(self)

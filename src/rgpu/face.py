@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
-from rgpu import cuda
+from rgpu import cuda, surface
+from rgpu._ndarray import ndarray
 from rgpu.client.pool import close, connect, reset, stats
 from rgpu.functions import kernels, namespace
-from rgpu._ndarray import ndarray
 
 
 def fill(names: dict[str, Any]) -> None:
@@ -21,4 +22,11 @@ def fill(names: dict[str, Any]) -> None:
     )
     names.update((name, getattr(kernels, name)) for name in kernels.__all__)
     namespace.fill(names, "cupy")
-    names["__all__"] = sorted(name for name in names if not name.startswith("_"))
+    names["__all__"] = _public()
+
+
+def _public() -> list[str]:
+    """What `from cupy import *` gives: CuPy's names and no others, types and constants and modules too."""
+    public = surface.names("cupy")
+    modules = {name for name in public if surface.kind("cupy", name) == "module"}
+    return [name for name in public if name not in modules or find_spec(surface.package_of(f"cupy.{name}"))]

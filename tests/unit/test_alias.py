@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import subprocess
 import sys
 
 import pytest
@@ -158,3 +159,18 @@ def test_other_imports_are_left_alone(tree):
     assert finder.find_spec("json") is None and finder.find_spec("cupyish") is None
     assert finder.target("cupy.linalg") == "fakegpu.linalg"
     assert finder.target("cupyx.scipy") == "fakegpu.cupyx.scipy"
+
+
+def test_a_star_import_gives_cupys_names_and_no_others(tmp_path):
+    program = tmp_path / "star.py"
+    program.write_text(
+        "from cupy import *\n"
+        "from cupy.typing import ArrayLike, DTypeLike, NDArray\n"
+        "import cupy, numpy\n"
+        "assert float32 is numpy.float32 and pi == numpy.pi and random is cupy.random and sin is cupy.sin\n"
+        "assert not {'connect', 'close', 'reset', 'stats', 'install', 'Any', 'annotations'} & set(globals())\n"
+        "def f(x: NDArray, y: ndarray[tuple, numpy.dtype]) -> ArrayLike: ...\n"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "rgpu.cli", "run", "--", sys.executable, str(program)], check=True, timeout=30
+    )

@@ -151,11 +151,13 @@ def _precompiled(compiler: str, flags: tuple[str, ...]) -> list[str]:
     if "clang" in compiler:
         return []
     fitting = tuple(flag for flag in flags if not flag.startswith(("-D", "-U")) or flag == FIBERS)
-    key = hashlib.sha256("\0".join((_identity(), _headers(), *fitting)).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join((_identity(), _headers(), "text beside", *fitting)).encode()).hexdigest()[:16]
     directory = cache_directory() / f"headers-{key}"
     header = directory / "rgpu_cuda.h.gch"
     if not header.exists():
         directory.mkdir(mode=0o700, exist_ok=True)
+        # The compiler takes the binary for a first include only, and a later one's text from beside it.
+        (directory / "rgpu_cuda.h").write_text("#include_next <rgpu_cuda.h>\n")
         with tempfile.TemporaryDirectory(dir=directory) as aside:
             made = Path(aside) / header.name
             flags = tuple(flag for flag in fitting if flag != "-shared")

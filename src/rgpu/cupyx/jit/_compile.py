@@ -1,0 +1,325 @@
+"""From a Python function to CUDA C++: statements, variables and the translation unit.
+
+A variable's type is that of its first assignment, for the whole function, as in CuPy. Names that the function
+does not assign are constants: they are read when the kernel is translated. Expressions are ``_expressions``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rgpu.cupyx.jit._builtins import Builtin
+from rgpu.cupyx.jit._expressions import OPERATORS, Expressions
+from rgpu.cupyx.jit._types import Array, Constant, Value, c_name, c_type, scalar_dtype
+
+_PREAMBLE = """
+template <typename T, int N> struct rgpu_array {
+    T* data;
+    long long shape[N ? N : 1], strides[N ? N : 1];
+};
+template <typename T> __device__ inline T rgpu_floor_divide(T a, T b) {
+    if (b == 0) return 0;
+    T q = a / b;
+    return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}
+template <typename T> __device__ inline T rgpu_remainder(T a, T b) {
+    if (b == 0) return 0;
+    T r = a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+template <typename T> __device__ inline T rgpu_power(T a, T b) {
+    T result = 1;
+    if (b < 0) return a == 1 ? 1 : (a + 1 == 0) ? (b % 2 ? a : 1) : 0;
+    for (; b; b /= 2, a *= a) if (b % 2) result *= a;
+    return result;
+}
+__device__ inline float rgpu_floor_divide(float a, float b) { return floorf(a / b); }
+__device__ inline double rgpu_floor_divide(double a, double b) { return floor(a / b); }
+__device__ inline float rgpu_remainder(float a, float b) { return a - floorf(a / b) * b; }
+__device__ inline double rgpu_remainder(double a, double b) { return a - floor(a / b) * b; }
+__device__ inline float rgpu_power(float a, float b) { return powf(a, b); }
+__device__ inline double rgpu_power(double a, double b) { return pow(a, b); }
+"""
+
+
+def c_function(function: Callable[..., Any]) -> str:
+    """The name of a function in C."""
+    return "jit_" + "".join(x if x.isascii() and x.isalnum() else "_" for x in function.__name__)
+
+
+def translate(function: Callable[..., Any], mode: str, types: tuple) -> str:
+    """The C++ text of a kernel for these types of its arguments."""
+    unit = Unit(mode)
+    kernel = Function(unit, function, types, None)
+    kernel.body()
+    header = [f"#include <{name}>" for name in sorted(unit.includes())]
+    return "\n".join([*header, _PREAMBLE, *unit.functions, *kernel.as_kernel(c_function(function))]) + "\n"
+
+
+class Unit:
+    """What the functions of one translation share."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.functions: list[str] = []
+        self.known: dict[tuple, tuple[str, Any]] = {}
+        self.dtypes: set[str] = set()
+
+    def includes(self) -> set[str]:
+        headers = {"e": "cuda_fp16.h", "F": "cupy/complex.cuh", "D": "cupy/complex.cuh"}
+        return {headers[char] for char in self.dtypes & set(headers)}
+
+    def device_function(self, function: Callable[..., Any], types: tuple) -> tuple[str, Any]:
+        """A device function for these types: its name in C and the type of its result."""
+        key = (function, types)
+        if key not in self.known:
+            name = f"{c_function(function)}_{len(self.known)}"
+            device = Function(self, function, types, name)
+            device.body()
+            self.known[key] = name, device.result
+            self.functions += device.as_device(name)
+        return self.known[key]
+
+
+class Function(Expressions):
+    """One function being translated."""
+
+    def __init__(self, unit: Unit, function: Callable[..., Any], types: tuple, device: str | None) -> None:
+        self.unit, self.mode, self.device = unit, unit.mode, device
+        self.name = function.__name__
+        try:
+            text = textwrap.dedent(inspect.getsource(function))
+        except (OSError, TypeError):
+            raise ValueError(f"the source of {self.name} cannot be read: a jit kernel needs a file") from None
+        tree = ast.parse(text).body[0]
+        if not isinstance(tree, ast.FunctionDef):
+            raise NotImplementedError(f"{self.name}: lambdas and async functions cannot be kernels")
+        self.tree = tree
+        names = [x.arg for x in tree.args.args]
+        if len(names) != len(types) or tree.args.vararg or tree.args.kwarg or tree.args.kwonlyargs:
+            raise TypeError(f"{self.name}() takes {len(names)} positional arguments, {len(types)} were given")
+        self.parameters = dict(zip(names, types))
+        self.variables: dict[str, Any] = dict(self.parameters)
+        outer = inspect.getclosurevars(function)
+        self.outer = {**outer.builtins, **outer.globals, **outer.nonlocals}
+        self.declarations: list[str] = []
+        self.lines: list[str] = []
+        self.depth, self.temporaries = 1, 0
+        self.result: Any = None
+        self.returned = False
+
+    # ---- text ---------------------------------------------------------------------------------------
+
+    def body(self) -> None:
+        self.block(self.tree.body)
+
+    def emit(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def _text(self, head: str, opening: list[str]) -> list[str]:
+        for kind in self.variables.values():
+            self.unit.dtypes.add(kind.dtype.char if isinstance(kind, Array) else kind.char)
+        local = [
+            f"    {c_type(kind)} v_{name};"
+            for name, kind in self.variables.items()
+            if name not in self.parameters
+        ]
+        return [
+            f"{head} {{",
+            *opening,
+            *local,
+            *(f"    {line}" for line in self.declarations),
+            *self.lines,
+            "}",
+        ]
+
+    def as_device(self, name: str) -> list[str]:
+        given = ", ".join(f"{c_type(kind)} v_{x}" for x, kind in self.parameters.items())
+        return self._text(f"__device__ {c_type(self.result)} {name}({given})", [])
+
+    def as_kernel(self, name: str) -> list[str]:
+        """Arrays come as a pointer, their extents and their strides."""
+        given, opening = [], []
+        for x, kind in self.parameters.items():
+            if not isinstance(kind, Array):
+                given.append(f"{c_type(kind)} v_{x}")
+                continue
+            sizes = [[f"{x}_{part}{i}" for i in range(kind.ndim)] for part in ("shape", "stride")]
+            given += [f"{c_name(kind.dtype)}* {x}_data", *(f"long long {y}" for part in sizes for y in part)]
+            filled = ", ".join("{" + (", ".join(part) or "0") + "}" for part in sizes)
+            opening.append(f"    {kind.c} v_{x} = {{{x}_data, {filled}}};")
+        return self._text(f'extern "C" __global__ void {name}({", ".join(given)})', opening)
+
+    # ---- statements ---------------------------------------------------------------------------------
+
+    def block(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            visit = getattr(self, f"do_{type(statement).__name__}", None)
+            if visit is None:
+                raise NotImplementedError(f"{self.where(statement)}: {type(statement).__name__} in a kernel")
+            visit(statement)
+
+    def where(self, node: Any) -> str:
+        return f"{self.name}, line {node.lineno}"
+
+    def _inside(self, head: str, statements: list[ast.stmt], first: str | None = None) -> None:
+        self.emit(f"{head} {{")
+        self.depth += 1
+        if first:
+            self.emit(first)
+        self.block(statements)
+        self.depth -= 1
+        self.emit("}")
+
+    def do_Pass(self, node: ast.Pass) -> None:  # noqa: N802 (the names of ast's classes)
+        pass
+
+    def do_Break(self, node: ast.Break) -> None:  # noqa: N802
+        self.emit("break;")
+
+    def do_Continue(self, node: ast.Continue) -> None:  # noqa: N802
+        self.emit("continue;")
+
+    def do_Expr(self, node: ast.Expr) -> None:  # noqa: N802
+        value = self.expression(node.value)
+        if isinstance(value, Value):  # a docstring is a constant
+            self.emit(f"{value.code};")
+
+    def do_If(self, node: ast.If) -> None:  # noqa: N802
+        test = self.expression(node.test)
+        if isinstance(test, Constant):
+            self.block(node.body if test.value else node.orelse)
+            return
+        self._inside(f"if ({self.truth(test)})", node.body)
+        if node.orelse:
+            self._inside("else", node.orelse)
+
+    def do_While(self, node: ast.While) -> None:  # noqa: N802
+        if node.orelse:
+            raise NotImplementedError(f"{self.where(node)}: else of a loop in a kernel")
+        self._inside(f"while ({self.truth(self.expression(node.test))})", node.body)
+
+    def do_For(self, node: ast.For) -> None:  # noqa: N802
+        call = node.iter
+        function = self.expression(call.func) if isinstance(call, ast.Call) else None
+        of_range = isinstance(function, Constant) and (
+            function.value is range or isinstance(function.value, Builtin) and function.value.kind == "range"
+        )
+        if (
+            not of_range
+            or node.orelse
+            or not isinstance(node.target, ast.Name)
+            or not isinstance(call, ast.Call)
+        ):
+            raise NotImplementedError(
+                f"{self.where(node)}: kernels loop over range() with one variable, without else"
+            )
+        bounds = [self.expression(x) for x in call.args]
+        if not 1 <= len(bounds) <= 3:
+            raise TypeError(f"{self.where(node)}: range expected 1 to 3 arguments, got {len(bounds)}")
+        start, stop, step = (
+            (Constant(0), bounds[0], Constant(1)) if len(bounds) == 1 else (*bounds, Constant(1))[:3]
+        )
+        kind = self.common([start, stop, step])
+        if kind.kind not in "iu":
+            raise TypeError(f"{self.where(node)}: range() of {kind}")
+        # Counted in 64 bits with a sign: what is left of a range of unsigned numbers may be negative.
+        wide = np.dtype(np.int64)
+        i, end, by = (self.temporary(wide) for _ in range(3))
+        self.emit(
+            "".join(f"{x} = {self.cast(bound, wide)}; " for x, bound in ((i, start), (end, stop), (by, step)))
+        )
+        name = self.variable(node.target.id, kind, node)
+        target = self.variables[node.target.id]
+        head = f"for (; {by} > 0 ? {i} < {end} : {i} > {end}; {i} += {by})"
+        self._inside(head, node.body, f"{name} = ({c_name(target)}){i};")
+
+    def do_Return(self, node: ast.Return) -> None:  # noqa: N802
+        value = Constant(None) if node.value is None else self.expression(node.value)
+        if isinstance(value, Constant) and value.value is None:
+            self.emit("return;")
+            return
+        if self.device is None:
+            raise TypeError(f"{self.where(node)}: a kernel returns nothing")
+        kind = value.type if isinstance(value, Value) else scalar_dtype(self.mode, value.value)
+        if not self.returned:
+            self.result, self.returned = kind, True
+        if isinstance(kind, Array):
+            raise NotImplementedError(f"{self.where(node)}: returning an array")
+        self.emit(f"return {self.cast(value, self.result)};")
+
+    def do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
+        value = self.expression(node.value)
+        for target in node.targets:
+            if isinstance(target, ast.Tuple):
+                if not isinstance(value, tuple) or len(value) != len(target.elts):
+                    raise ValueError(f"{self.where(node)}: the values do not match the targets")
+                # All are evaluated before the first is stored.
+                for part, stored in zip(target.elts, [self.kept(x) for x in value]):
+                    self.assign(part, stored)
+            else:
+                self.assign(target, value)
+
+    def do_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
+        place = self.expression(node.target)
+        if not isinstance(place, Value) or not isinstance(place.type, np.dtype):
+            raise TypeError(f"{self.where(node)}: this cannot be changed in place")
+        value = self.ufunc(OPERATORS[type(node.op)][0], [place, self.expression(node.value)])
+        self.emit(f"{place.code} = {self.cast(value, place.type, checked=True)};")
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Subscript):
+            place = self.expression(target)
+            self.emit(f"{place.code} = {self.cast(value, place.type, checked=True)};")
+            return
+        if not isinstance(target, ast.Name):
+            raise NotImplementedError(f"{self.where(target)}: assignment to {type(target).__name__}")
+        if isinstance(value, tuple):
+            raise NotImplementedError(f"{self.where(target)}: a variable that holds a tuple")
+        if isinstance(value, Constant) and isinstance(self.variables.get(target.id), np.dtype):
+            kind = self.variables[target.id]
+        else:
+            kind = scalar_dtype(self.mode, value.value) if isinstance(value, Constant) else value.type
+        name = self.variable(target.id, kind, target)
+        self.emit(
+            f"{name} = {value.code if isinstance(kind, Array) else self.cast(value, kind, checked=True)};"
+        )
+
+    # ---- variables ----------------------------------------------------------------------------------
+
+    def variable(self, name: str, kind: Any, node: Any) -> str:
+        """The C name of a variable that is given a value of this type."""
+        known = self.variables.setdefault(name, kind)
+        if known != kind:
+            raise TypeError(
+                f"{self.where(node)}: Data type mismatch of variable: `{name}`: {known} != {kind}"
+            )
+        return f"v_{name}"
+
+    def temporary(self, kind: Any) -> str:
+        self.temporaries += 1
+        self.declarations.append(f"{c_type(kind)} t_{self.temporaries};")
+        return f"t_{self.temporaries}"
+
+    def kept(self, value: Any) -> Any:
+        """The value in a variable of its own."""
+        if not isinstance(value, Value):
+            return value
+        name = self.temporary(value.type)
+        self.emit(f"{name} = {value.code};")
+        return Value(name, value.type)
+
+    def shared(self, dtype: np.dtype, extent: int | None) -> Value:
+        """An array of the block; ``extent`` None: as much as the launch says."""
+        self.temporaries += 1
+        name = f"shared_{self.temporaries}"
+        head = "extern __shared__" if extent is None else "__shared__"
+        self.declarations.append(f"{head} {c_name(dtype)} {name}[{'' if extent is None else extent}];")
+        self.unit.dtypes.add(dtype.char)
+        return Value(name, Array(dtype, 1, extent or 0))
