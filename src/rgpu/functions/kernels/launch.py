@@ -130,7 +130,8 @@ class Plan:
         stream, made = args[0]._stream, self._made
         handles = [next_handle() for _ in made]
         inputs = [values.TUPLE, *[(values.HANDLE, x._handle) for x in args]]
-        stream.submit_predicted((_T_CALL, self._fn, handles, (self._kernel, inputs, *self._rest), {}), handles, made)
+        command = (_T_CALL, self._fn, handles, (self._kernel, inputs, *self._rest), {})
+        stream.submit_predicted(command, handles, made)
         return [dispatch.new(meta, stream, handle) for meta, handle in zip(made, handles)]
 
 

@@ -36,7 +36,7 @@ class _Kernel:
         self.nin, self.nout = len(self.in_params), len(self.out_params)
         self.nargs = self.nin + self.nout
         self._cached_codes: dict[tuple, str] = {}
-        self._plans: dict[Any, launch.Plan] = {}  # stream and layouts of the arguments -> how they were launched
+        self._plans: dict[Any, launch.Plan] = {}  # stream and layouts of arguments -> how to launch
 
     @property
     def cached_codes(self) -> dict:
@@ -157,7 +157,8 @@ class ElementwiseKernel(_Kernel):
         results = launch.submit(
             "kernel.elementwise.launch", stream, made, made or outputs, kernel, tuple(typed), size
         )
-        if made and args and size == -1 and len(arrays) == len(args) and (key := launch.signature(args)) is not None:
+        key = launch.signature(args) if made and args and size == -1 else None
+        if key is not None:
             if len(self._plans) >= launch.PLANS:
                 self._plans.clear()
             self._plans[key] = launch.Plan("kernel.elementwise.launch", kernel, made, size)
