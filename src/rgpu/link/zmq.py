@@ -42,6 +42,7 @@ ROUTER_OPTIONS = {
 }
 # Plain integers: an operation on pyzmq's enums costs as much as a receive.
 _POLLIN, _NOBLOCK, _MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS, _RCVMORE = int(zmq.EVENTS), int(zmq.RCVMORE)
 _UP, _DOWN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
 _EVENT = struct.Struct("=H")
 _NEVER = 1e9
@@ -96,8 +97,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+class _Socket(zmq.Socket):
+    """Without pyzmq's conveniences (enums, dictionaries of hooks), which cost as much as the call."""
+
+    get, send = zmq.backend.Socket.get, zmq.backend.Socket.send
+
+
 def _new_socket(kind: int, options: dict) -> zmq.Socket:
-    new = shared_context().socket(kind)
+    new = shared_context().socket(kind, socket_class=_Socket)
     for option, value in options.items():
         new.setsockopt(option, value)
     return new
@@ -155,7 +162,8 @@ class ZmqLink(Link):
     def recv(self, sink=None):
         with self._lock:
             try:
-                while not self._closed:
+                # Asked first: nothing to receive is an exception, which costs more than the question.
+                while not self._closed and _readable(self._socket):
                     frames = self._receive_message(self._socket.recv(_NOBLOCK, False), sink)
                     if frames is not None:
                         self.received_bytes += sum(map(len, frames))
@@ -180,7 +188,7 @@ class ZmqLink(Link):
                 more = frame.more
                 continue
             size = sock.recv_into(into)
-            more = bool(sock.get(zmq.RCVMORE))
+            more = bool(sock.get(_RCVMORE))
             if size > len(into):
                 self._skip_rest(more)
                 raise ProtocolError(f"a frame of {size} bytes came where {len(into)} were expected")
@@ -221,6 +229,9 @@ class ZmqLink(Link):
     # Waiting
 
     def wait(self, timeout, unless=None) -> bool:
+        if timeout <= 0:
+            with self._lock:
+                return self._ready()
         deadline = time.monotonic() + timeout
         with self._lock:
             self._waker.waiters += 1
@@ -416,7 +427,7 @@ class ZmqListener(Listener):
 
 
 def _readable(sock: zmq.Socket) -> bool:
-    return bool(sock.get(zmq.EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
+    return bool(sock.get(_EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
 
 
 def _routing_id(identity: bytes) -> bytes:
