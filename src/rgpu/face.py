@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rgpu import cuda
+from rgpu._ndarray import ndarray
 from rgpu.client.pool import close, connect, reset, stats
 from rgpu.functions import kernels, namespace
-from rgpu._ndarray import ndarray
 
 
 def fill(names: dict[str, Any]) -> None:
