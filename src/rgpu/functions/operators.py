@@ -191,7 +191,11 @@ def install(ndarray: Any) -> None:
             setattr(ndarray, method.__name__, method)
     for name, target in COMPARISONS.items():
         equality = target in ("equal", "not_equal")
-        method = _forward(BY_NAME[target], ndarray, _equality(target, name == "ne")) if equality else _binary_operator(BY_NAME[target], ndarray)[0]
+        function = BY_NAME[target]
+        if equality:
+            method = _forward(function, ndarray, _equality(target, name == "ne"))
+        else:
+            method = _binary_operator(function, ndarray)[0]
         method.__name__ = f"__{name}__"
         setattr(ndarray, method.__name__, method)
     for name, target in _UNARIES.items():
