@@ -13,10 +13,16 @@ die() {
     exit 1
 }
 
-# The first Python that is new enough; $PYTHON goes first.
+# The first Python that is new enough; $PYTHON alone if it is set.
 find_python() {
     local candidate
-    for candidate in ${PYTHON:+"$PYTHON"} python3 python3.14 python3.13 python3.12 python3.11; do
+    if [ -n "${PYTHON:-}" ]; then
+        "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+            die "PYTHON=$PYTHON is not a Python 3.11 or newer that this user can run."
+        printf '%s\n' "$PYTHON"
+        return
+    fi
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             printf '%s\n' "$candidate"
             return

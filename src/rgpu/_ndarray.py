@@ -22,7 +22,10 @@ from rgpu.functions.flags import Flags
 from rgpu.functions.printing import shown
 from rgpu.functions.ufunc import UFUNCS
 
-_IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
+_IMPLICIT = (
+    "Implicit conversion to a NumPy array is not allowed. "
+    "Please use `.get()` to construct a NumPy array explicitly."
+)
 
 
 class ndarray(Remote):  # noqa: N801 - CuPy's name

@@ -94,6 +94,14 @@ def _ask(address: Any, timeout: float) -> dict[str, Any]:
         daemon.close()
 
 
+def _address(server: Any, settings: Any) -> Any:
+    """Where a server of the list is; this machine's own devices get a daemon, as a program would start it."""
+    from rgpu.client import embedded
+    from rgpu.config import LOCAL
+
+    return embedded.EmbeddedDaemon(settings.local_devices).address if server == LOCAL else server
+
+
 def _memory(device: dict[str, Any]) -> str:
     return f"{device['memory_used'] >> 20} / {device['memory_total'] >> 20} MiB"
 
@@ -123,20 +131,14 @@ def _list(args: argparse.Namespace) -> int:
     from rgpu import config
 
     settings = config.load_client()
-    remote = [server for server in settings.servers if isinstance(server, config.Address)]
-    with ThreadPoolExecutor(max_workers=min(32, len(remote) or 1)) as pool:
-        servers = list(pool.map(lambda address: _ask(address, settings.connect_timeout), remote))
+    addresses = [_address(server, settings) for server in settings.servers or (config.LOCAL,)]
+    with ThreadPoolExecutor(max_workers=min(32, len(addresses))) as pool:
+        servers = list(pool.map(lambda address: _ask(address, settings.connect_timeout), addresses))
     failed = [server["error"] for server in servers if "error" in server]
     if args.json:
         print(json.dumps({"servers": servers}, indent=2))
-    elif servers:
+    else:
         print("\n".join(_device_lines(servers)))
-    if len(remote) < len(settings.servers) or not settings.servers:
-        print(
-            "rgpu: this machine's own devices are served by a daemon that each program starts by itself "
-            f"(RGPU_LOCAL_DEVICES={settings.local_devices})",
-            file=sys.stderr,
-        )
     for error in failed:
         print(f"rgpu: {error}", file=sys.stderr)
     return 1 if failed else 0

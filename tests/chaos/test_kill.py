@@ -103,7 +103,8 @@ while True:
 
 def test_client_killed_frees_its_worker(server):
     env = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_SERVERS")}
-    client = subprocess.Popen([sys.executable, "-c", CLIENT], env={**env, "RGPU_SERVERS": server.address}, stdout=subprocess.PIPE)
+    env = {**env, "RGPU_SERVERS": server.address}
+    client = subprocess.Popen([sys.executable, "-c", CLIENT], env=env, stdout=subprocess.PIPE)
     try:
         assert client.stdout.readline() == b"ready\n"
         from rgpu.client.control import DaemonClient

@@ -207,3 +207,15 @@ def test_poison_keeps_no_memory():
     errors = [entry for handle, entry in bench.executor.table.entries.items() if handle >= 100]
     assert len(errors) == 400 and all(error.__traceback__ is None for error in errors)
     assert len(bench.replies()) == 200  # dependents are not news
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("<f4", [3, 4]), ("<f8", [12]), ("<f8", [3, 5]), ("<i8", [3, 4])])
+def test_a_read_of_something_else_is_refused(dtype, shape):
+    """A client that predicted wrongly must hear of it: else it waits for bytes that do not come."""
+    bench = Bench()
+    bench.run(ops.Read.encode(9, 1, 0, dtype, shape))
+    (answer,) = bench.replies()
+    assert (answer.reply_to, answer.kind) == (9, "PredictionError")
+    bench.run(ops.Read.encode(10, 1, 0, "<f8", [3, 4]))
+    assert bench.replies()[-1].reply_to == 10
+    assert bytes(bench.answers[-1][1]) == np.arange(12.0).tobytes()

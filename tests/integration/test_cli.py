@@ -222,8 +222,10 @@ def test_version(run):
 
 class TestList:
     def test_no_servers(self, run):
-        done = run("list", "--json")
-        assert done.returncode == 0 and json.loads(done.stdout) == {"servers": []}
+        """A program would start a local daemon; so does the list, and it shows what the program would see."""
+        done = run("list", "--json", RGPU_LOCAL_DEVICES="cpu:3")
+        (server,) = json.loads(done.stdout)["servers"]
+        assert done.returncode == 0 and [device["index"] for device in server["devices"]] == [0, 1, 2]
 
     def test_devices_of_a_server(self, run):
         daemon = EmbeddedDaemon(DeviceSpec("cpu", 2))

@@ -307,7 +307,7 @@ def test_an_embedded_daemon_ends_with_its_program(ending):
         "import os, sys\n"
         "from rgpu.client import embedded\n"
         "from rgpu.config import parse_devices\n"
-        "print(embedded.ensure(parse_devices('cpu:1')).pid, flush=True)\n" + ending
+        "print(embedded.EmbeddedDaemon(parse_devices('cpu:1')).pid, flush=True)\n" + ending
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],
@@ -334,3 +334,16 @@ def test_unexpected_answers_are_protocol_errors(monkeypatch):
     for _ in range(2):
         with pytest.raises(ProtocolError):
             client.hello()
+
+
+def test_connecting_again_to_this_machine():
+    """The new pool's daemon must outlive the old pool's."""
+    source = """
+import rgpu as cp
+for servers in ((), ("local",), (["local"],)):
+    cp.connect(*servers, local_devices="cpu:2")
+    print(cp.cuda.runtime.getDeviceCount(), float(cp.ones(3).sum()))
+"""
+    environ = {key: value for key, value in os.environ.items() if key != "RGPU_SERVERS"}
+    done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "2 3.0\n" * 3, done.stderr

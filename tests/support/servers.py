@@ -79,7 +79,12 @@ def program(source, *servers, timeout=60, check=True, launcher=("-c",), **enviro
     env["RGPU_SERVERS"] = ",".join(s.address if isinstance(s, Server) else s for s in servers)
     env.update(environment)
     done = subprocess.run(
-        [sys.executable, *launcher, source], env=env, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [sys.executable, *launcher, source],
+        env=env,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     if check and done.returncode:
         raise AssertionError(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")

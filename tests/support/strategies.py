@@ -86,8 +86,9 @@ def of_kind(kind):
     if isinstance(kind, declare.Blob):
         return st.binary(max_size=min(64, kind.limit))
     if isinstance(kind, declare._Int):
-        edges = [x for x in EDGES if kind.low <= x <= kind.high]
-        return st.integers(max(kind.low, -SMALL), min(kind.high, 300)) | st.sampled_from(edges)
+        low, high = kind.bounds
+        edges = [x for x in EDGES if low <= x <= high]
+        return st.integers(max(low, -SMALL), min(high, 300)) | st.sampled_from(edges)
     if kind is declare.BOOL:
         return st.booleans()
     if kind is declare.NUMBER:

@@ -12,7 +12,6 @@ import re
 import select
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -88,19 +87,6 @@ class EmbeddedDaemon:
                 "Run 'rgpu-server --port 0' to see it by itself, or set RGPU_SERVERS to use other hosts"
             )
         return parse_address(match[1].decode())
-
-
-_lock = threading.Lock()
-_running: EmbeddedDaemon | None = None
-
-
-def ensure(devices: DeviceSpec) -> EmbeddedDaemon:
-    """This process's daemon; started at the first call, and again when it has died."""
-    global _running
-    with _lock:
-        if _running is None or _running._owner != os.getpid() or not _running.alive():
-            _running = EmbeddedDaemon(devices)
-        return _running
 
 
 def _environment() -> dict[str, str]:

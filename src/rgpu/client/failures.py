@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import linecache
 import os
-import sys
 from typing import Any
 
 import numpy as np

@@ -157,7 +157,7 @@ class Pool:
         if address == config.LOCAL:
             from rgpu.client import embedded
 
-            self.embedded = embedded.ensure(self.settings.local_devices)
+            self.embedded = embedded.EmbeddedDaemon(self.settings.local_devices)
             address = self.embedded.address
         self.daemons.append(DaemonClient(address, timeout=self.settings.connect_timeout))
 
@@ -248,15 +248,16 @@ def get() -> Pool:
     return _pool
 
 
-def connect(*servers: str, **settings: Any) -> Pool:
-    """Use these servers (``"host:port"``, ``"local"``) from now on, in place of RGPU_SERVERS.
+def connect(*servers: Any, **settings: Any) -> Pool:
+    """Use these servers (``"host:port"``, ``"local"``, or one list of them) from now on, in place of RGPU_SERVERS.
 
     Arrays of an earlier connection are gone. Keyword arguments are client settings of rgpu.toml,
     such as ``connect_timeout=5``.
     """
     global _pool
     if servers:
-        settings["servers"] = ",".join(servers)
+        given = servers[0] if len(servers) == 1 else servers
+        settings["servers"] = given if isinstance(given, str) else list(given)
     with _pool_lock:
         made = Pool(config.load_client(settings))
         close()

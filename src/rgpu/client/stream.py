@@ -271,7 +271,8 @@ class CommandStream:
         reply = _next_reply()
         self._sinks[reply] = (flat, [0])
         try:
-            self._queue(ops.Read.encode(reply, handle, 1 if order == "F" else 0))
+            dtype = values.encode_dtype(out.dtype)
+            self._queue(ops.Read.encode(reply, handle, 1 if order == "F" else 0, dtype, out.shape))
             self._wait(reply)
         finally:
             self._sinks.pop(reply, None)

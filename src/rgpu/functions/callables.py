@@ -75,7 +75,8 @@ def piecewise(x: Any, condlist: Any, funclist: Any) -> Any:
     values = funclist if isinstance(funclist, list | tuple) else _split(funclist)
     if len(conditions) not in (len(values), len(values) - 1):
         raise ValueError(
-            f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions are expected"
+            f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions "
+            "are expected"
         )
     result = creation.zeros_like(x) if len(values) == len(conditions) else creation.full_like(x, values[-1])
     for condition, value in zip(conditions, values):

@@ -339,7 +339,9 @@ def into(out: Any, name: str, args: tuple, kwargs: dict) -> Any:
     if casting is None:
         casting = "unsafe" if BY_NAME[name].kind in ("reduce", "scan") or name.startswith("cumulative") else "same_kind"
     if not np.can_cast(source.dtype, target.dtype, casting):
-        raise TypeError(f"Cannot cast the result from {source.dtype!r} to {target.dtype!r} with casting rule {casting!r}")
+        raise TypeError(
+            f"Cannot cast the result from {source.dtype!r} to {target.dtype!r} with casting rule {casting!r}"
+        )
     run_internal("ndarray.astype", out, result)
     return out
 

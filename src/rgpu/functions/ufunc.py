@@ -56,7 +56,9 @@ class ufunc:  # noqa: N801 - CuPy's name
                 raise ValueError("cannot specify 'out' as both a positional and keyword argument")
             args, out = args[: self.nin], args[self.nin :]
         if len(args) < self.nin:
-            raise TypeError(f"{self.name}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given")
+            raise TypeError(
+                f"{self.name}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given"
+            )
         outs = out if isinstance(out, tuple) else (out,) * (out is not None)
         if len(outs) > self.nout:
             raise ValueError(f"The 'out' tuple must have exactly {self.nout} entries")
@@ -72,7 +74,9 @@ class ufunc:  # noqa: N801 - CuPy's name
             args = (*args[:typed], creation.array(args[typed]), *args[typed + 1 :])
         options = {key: value for key, value in options.items() if value is not None}
         operands = tuple(x._meta if isinstance(x, Remote) else x for x in args)
-        limits = {key: np.dtype(value) if key == "dtype" else value for key, value in options.items() if key in ("dtype", "casting")}
+        limits = {key: options[key] for key in ("dtype", "casting") if key in options}
+        if "dtype" in limits:
+            limits["dtype"] = np.dtype(limits["dtype"])
         tree = predict.elementwise(self._function.name, operands, **limits)
         name = self._function.name
         if outs and any(x is not None for x in outs):
@@ -107,7 +111,8 @@ class ufunc:  # noqa: N801 - CuPy's name
                 raise ValueError("Out shape is mismatched")
             if not np.can_cast(meta.dtype, out._meta.dtype, casting):
                 raise TypeError(f"output (typecode '{meta.dtype.char}') could not be coerced to provided output "
-                                f"parameter (typecode '{out._meta.dtype.char}') according to the casting rule \"{casting}\"")  # fmt: skip
+                                f"parameter (typecode '{out._meta.dtype.char}') "
+                                f"according to the casting rule \"{casting}\"")  # fmt: skip
 
     # ---- methods ------------------------------------------------------------------------------
 
@@ -119,7 +124,9 @@ class ufunc:  # noqa: N801 - CuPy's name
         return dispatch.call(f"ufunc.{method}", name, *args, **kwargs)
 
     def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        return dispatch.call_learned("ufunc.reduce", self.__name__, array, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
+        return dispatch.call_learned(
+            "ufunc.reduce", self.__name__, array, axis=axis, dtype=dtype, out=out, keepdims=keepdims
+        )
 
     def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         return dispatch.call_learned("ufunc.accumulate", self.__name__, array, axis=axis, dtype=dtype, out=out)
@@ -148,5 +155,7 @@ def _override(self: ufunc, args: tuple) -> Any:
 
 
 UFUNCS: dict[str, ufunc] = {
-    name: ufunc(function) for name, function in BY_NAME.items() if function.kind in ("unary", "binary", "ufunc") and name != "matmul"
+    name: ufunc(function)
+    for name, function in BY_NAME.items()
+    if function.kind in ("unary", "binary", "ufunc") and name != "matmul"
 }

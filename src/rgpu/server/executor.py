@@ -269,8 +269,12 @@ class Executor:
         self.settle()
         self.backend.write(target, offset, self._payload[frame])
 
-    def do_read(self, reply_to: int, handle: int, order: int) -> None:
-        host = self.backend.to_host(self.array(self.table.get(handle)), "F" if order else "C")
+    def do_read(self, reply_to: int, handle: int, order: int, dtype: Any, shape: list) -> None:
+        array = self.array(self.table.get(handle))
+        truth, expected = (array.dtype, array.shape), (values.decode_dtype(dtype), tuple(shape))
+        if truth != expected:  # the client would wait for bytes that do not come, or misread them
+            raise PredictionError(f"the client expected {expected}, the result is {truth}")
+        host = self.backend.to_host(array, "F" if order else "C")
         self._lent = True
         data = memoryview(host.reshape(-1, order="A").view(np.uint8)) if host.size else memoryview(b"")
         for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):

@@ -89,7 +89,9 @@ class Connection:
             if session.progress[1] < target:
                 session.probe()
         # A peer that has hung up while we take leave has nothing more to say.
-        return self.wait_until(lambda: session.progress[1] >= target or (leaving and self.down_since is not None), deadline)
+        return self.wait_until(
+            lambda: session.progress[1] >= target or (leaving and self.down_since is not None), deadline
+        )
 
     def _send_outgoing(self) -> None:
         poll, send, now = self.session.poll, self.link.send, self._clock()

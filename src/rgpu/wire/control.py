@@ -11,7 +11,7 @@ from rgpu.wire.declare import NUMBER, PLAIN, U16, U32, U64, Blob, ListOf, Messag
 
 DEVICES = 1024  # devices of one server, and any bound derived from it
 SESSION = Blob(16)
-ANY_DEVICE = U16.high  # "let the server choose"
+ANY_DEVICE = U16.bounds[1]  # "let the server choose"
 
 REFUSALS = ("protocol", "version", "no-device", "full", "starting", "stopping", "failed")
 """What ``Refused.reason`` may say; the client maps each to its own exception."""

@@ -45,7 +45,8 @@ def _parameter(text: str, const: bool) -> Parameter:
 #: dtype -> the type's name in a kernel's source
 C_TYPES: dict[str, str] = {
     "bool": "bool", "int8": "signed char", "uint8": "unsigned char", "int16": "short",
-    "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int", "int64": "long long", "uint64": "unsigned long long",
+    "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int", "int64": "long long",
+    "uint64": "unsigned long long",
     "float16": "float16", "bfloat16": "bfloat16", "float32": "float", "float64": "double",
     "complex64": "thrust::complex<float>", "complex128": "thrust::complex<double>",
 }  # fmt: skip

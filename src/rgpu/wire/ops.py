@@ -136,11 +136,14 @@ class Write(Command, tag=11):
 
 
 class Read(Command, tag=12, reply=Data):
-    """Send the array's bytes in C (0) or Fortran (1) order, chunk by chunk."""
+    """Send the array's bytes in C (0) or Fortran (1) order, chunk by chunk. Refused if the array is
+    not what the client takes it for."""
 
     reply_to: U64
     handle: HANDLE
     order: U8
+    dtype: DTYPE_KIND
+    shape: SHAPE
 
 
 class Sync(Command, tag=13, reply=Done):

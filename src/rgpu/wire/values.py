@@ -18,6 +18,9 @@ from rgpu.errors import ProtocolError
 from rgpu.wire import limits
 from rgpu.wire.declare import Kind, ListOf, MapOf
 
+if tuple(map(int, np.__version__.split(".")[:2])) < (2, 1):  # an environment that pip did not make
+    raise ImportError(f"rgpu needs NumPy 2.1 or newer, this is {np.__version__}: pip install -U numpy")
+
 LIST, TUPLE, HANDLE, DTYPE, SLICE, COMPLEX, SCALAR, ELLIPSIS, ARRAY, BIGINT, DICT, INT, RESULT = range(13)
 TAGS = "list tuple handle dtype slice complex scalar ellipsis array bigint dict int result".split()
 

@@ -16,14 +16,6 @@ from rgpu.client.meta import Meta, fresh
 
 _elementwise: dict[Any, Any] = {}
 
-#: NumPy 2 spellings for a client that still has NumPy 1.26
-_OLD_NAMES = {
-    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh",
-    "atanh": "arctanh", "atan2": "arctan2", "pow": "power", "bitwise_invert": "invert",
-    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "concat": "concatenate",
-}  # fmt: skip
-
-
 _OF_RECORDS = {"equal": operator.eq, "not_equal": operator.ne}
 
 
@@ -39,7 +31,7 @@ def numpy_function(name: str) -> Any:
     """NumPy's function of CuPy's dotted path, or None."""
     found: Any = np
     for part in name.split("."):
-        found = getattr(found, part, None) or getattr(found, _OLD_NAMES.get(part, ""), None)
+        found = getattr(found, part, None)
     return found
 
 

@@ -34,14 +34,13 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 
 def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None) -> Any:
-    bounds = [("maximum", a_min), ("minimum", a_max)]
-    bounds = [(name, x) for name, x in bounds if x is not None]
+    bounds = [x for x in (a_min, a_max) if x is not None]
     if type(a) is not Meta or not bounds:
         return None
-    result: Any = a
-    for name, bound in bounds:
-        result = elementwise(name, (result, bound))
-    return result
+    # All operands decide the dtype together: bool, 0 and float32(1) are float32, step by step float64.
+    dummies = [np.empty((0,), x.dtype) if type(x) is Meta else x for x in (a, a_min, a_max)]
+    shape = np.broadcast_shapes(*[np.shape(x) if not isinstance(x, Meta) else x.shape for x in (a, *bounds)])
+    return fresh(shape, np.clip(*dummies).dtype)
 
 
 def triangle(m: Any, k: Any = 0) -> Meta | None:
