@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ BATCH = 512  # commands that leave together; 256 to 1,024 measured best
 FULL = 2 * BATCH  # a queued command takes two entries
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
+_BUFFERS = 24  # chunks on their way at most; the worker confirms them by the eight (session.receiver)
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
 
@@ -74,6 +76,7 @@ class CommandStream:
         self._batch = 0
         self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
         self._sent_places: dict[int, list] = {}
+        self._buffers: deque[tuple[int, memoryview]] = deque()  # (message up to which it is in use, memory)
         self._replies: dict[int, Any] = {}
         self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
         self._sinks: dict[int, tuple[memoryview, list]] = {}
@@ -133,14 +136,30 @@ class CommandStream:
         """
         place = failures.place_of(sys._getframe(1))
         for start in range(0, len(data), limits.CHUNK_BYTES):
-            chunk = bytes(data[start : start + limits.CHUNK_BYTES])
+            part = data[start : start + limits.CHUNK_BYTES]
             with self.lock:  # for each chunk: other threads may have their turn between them
                 self.flush()
                 head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])
-                if not self._await_room(len(head) + len(chunk)):
+                if not self._await_room(len(head) + len(part)):
                     raise TimeoutError(f"{self.name} takes no more data")
+                buffer = self._buffer() if len(part) == limits.CHUNK_BYTES else memoryview(bytearray(len(part)))
+                buffer[:] = part
                 with shield:
-                    self._post([head, chunk], [place])
+                    self._post([head, buffer], [place])
+                    if len(part) == limits.CHUNK_BYTES:
+                        self._buffers.append((self.connection.session.progress[0], buffer))
+
+    def _buffer(self) -> memoryview:
+        """Memory for one chunk: the oldest buffer, once the worker holds what it carried. The pages of
+        fresh memory cost as much as the copy, and few buffers stay in the processor's cache."""
+        buffers, connection = self._buffers, self.connection
+        if len(buffers) < _BUFFERS and not (buffers and buffers[0][0] <= connection.session.progress[1]):
+            connection.pump()
+            if not (buffers and buffers[0][0] <= connection.session.progress[1]):
+                return memoryview(bytearray(limits.CHUNK_BYTES))
+        while buffers[0][0] > connection.session.progress[1]:
+            self._move_on(lambda: buffers[0][0] <= connection.session.progress[1])
+        return buffers.popleft()[1]
 
     # ---- sending --------------------------------------------------------------------------------
 

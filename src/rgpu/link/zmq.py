@@ -175,7 +175,8 @@ class ZmqLink(Link):
             into = sink(frames) if sink is not None else None
             if into is None:
                 frame = sock.recv(_NOBLOCK, False)
-                frames.append(frame.bytes)
+                # A large frame stays where ZeroMQ has it: copying it costs as much as receiving it.
+                frames.append(frame.bytes if len(frame) < COPY_BELOW else frame.buffer)
                 more = frame.more
                 continue
             size = sock.recv_into(into)
