@@ -42,6 +42,8 @@ ROUTER_OPTIONS = {
 }
 # Plain integers: an operation on pyzmq's enums costs as much as a receive.
 _POLLIN, _NOBLOCK, _MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS, _RCVMORE = int(zmq.EVENTS), int(zmq.RCVMORE)
+_get, _send = zmq.backend.Socket.get, zmq.backend.Socket.send  # beneath conveniences that cost as much as the call
 _UP, _DOWN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
 _EVENT = struct.Struct("=H")
 _NEVER = 1e9
@@ -155,7 +157,8 @@ class ZmqLink(Link):
     def recv(self, sink=None):
         with self._lock:
             try:
-                while not self._closed:
+                # Asked first: nothing to receive is an exception, which costs more than the question.
+                while not self._closed and _readable(self._socket):
                     frames = self._receive_message(self._socket.recv(_NOBLOCK, False), sink)
                     if frames is not None:
                         self.received_bytes += sum(map(len, frames))
@@ -180,7 +183,7 @@ class ZmqLink(Link):
                 more = frame.more
                 continue
             size = sock.recv_into(into)
-            more = bool(sock.get(zmq.RCVMORE))
+            more = bool(_get(sock, _RCVMORE))
             if size > len(into):
                 self._skip_rest(more)
                 raise ProtocolError(f"a frame of {size} bytes came where {len(into)} were expected")
@@ -202,9 +205,9 @@ class ZmqLink(Link):
                 self._address(sock)
                 # Only the first part can be refused: the high-water mark counts whole messages.
                 for frame in frames[:-1]:
-                    sock.send(frame, _MORE, len(frame) < copy_below)
+                    _send(sock, frame, _MORE, len(frame) < copy_below)
                 frame = frames[-1]
-                sock.send(frame, _NOBLOCK, len(frame) < copy_below)
+                _send(sock, frame, _NOBLOCK, len(frame) < copy_below)
             except zmq.ZMQError as error:
                 if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                     return False
@@ -221,6 +224,9 @@ class ZmqLink(Link):
     # Waiting
 
     def wait(self, timeout, unless=None) -> bool:
+        if timeout <= 0:
+            with self._lock:
+                return self._ready()
         deadline = time.monotonic() + timeout
         with self._lock:
             self._waker.waiters += 1
@@ -353,7 +359,7 @@ class RouterLink(ZmqLink):
     def _address(self, sock) -> None:
         if self._client is None:
             raise zmq.ZMQError(zmq.EHOSTUNREACH)
-        sock.send(self._client, _MORE)
+        _send(sock, self._client, _MORE)
 
     def _changes(self, seen: list[int]) -> list[str]:
         """Monitor events do not say whose connection it was, and come a moment before the ROUTER
@@ -416,7 +422,7 @@ class ZmqListener(Listener):
 
 
 def _readable(sock: zmq.Socket) -> bool:
-    return bool(sock.get(zmq.EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
+    return bool(_get(sock, _EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
 
 
 def _routing_id(identity: bytes) -> bytes:

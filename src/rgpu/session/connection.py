@@ -17,7 +17,10 @@ from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import Link, Sink
 from rgpu.session.session import Session
 
-SPIN = 30e-6  # look for this long before sleeping: waking a sleeping core costs more
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+#: Look for this long before sleeping: waking a sleeping core costs more. On a machine so small that
+#: the link's own threads wait for the core that spins, not at all.
+SPIN = 30e-6 if _CORES > 4 else 0.0
 RETRY = 0.001  # a link that would block is tried again after this
 FLUSH = 1.0  # how long close waits for the peer to have everything
 _FOREVER = 3600.0
