@@ -217,7 +217,10 @@ class CommandStream:
         something is left to send. Never waits."""
         batch, count = self._batch, len(self.pending)
         if count:
-            looks = self._seen[2] + 1 if self._seen[0] == batch else 1
+            if batch != self._seen[0]:  # full batches are leaving: their sender must not wait for us
+                self._seen = (batch, count, 0)
+                return True
+            looks = self._seen[2] + 1
             if looks >= _LOOKS or self._seen[:2] == (batch, count):
                 self._flush_if_possible()
             self._seen = (batch, count, looks)

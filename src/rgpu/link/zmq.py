@@ -43,7 +43,6 @@ ROUTER_OPTIONS = {
 # Plain integers: an operation on pyzmq's enums costs as much as a receive.
 _POLLIN, _NOBLOCK, _MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS, _RCVMORE = int(zmq.EVENTS), int(zmq.RCVMORE)
-_get, _send = zmq.backend.Socket.get, zmq.backend.Socket.send  # beneath conveniences that cost as much as the call
 _UP, _DOWN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
 _EVENT = struct.Struct("=H")
 _NEVER = 1e9
@@ -98,8 +97,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+class _Socket(zmq.Socket):
+    """Without pyzmq's conveniences (enums, dictionaries of hooks), which cost as much as the call."""
+
+    get, send = zmq.backend.Socket.get, zmq.backend.Socket.send
+
+
 def _new_socket(kind: int, options: dict) -> zmq.Socket:
-    new = shared_context().socket(kind)
+    new = shared_context().socket(kind, socket_class=_Socket)
     for option, value in options.items():
         new.setsockopt(option, value)
     return new
@@ -183,7 +188,7 @@ class ZmqLink(Link):
                 more = frame.more
                 continue
             size = sock.recv_into(into)
-            more = bool(_get(sock, _RCVMORE))
+            more = bool(sock.get(_RCVMORE))
             if size > len(into):
                 self._skip_rest(more)
                 raise ProtocolError(f"a frame of {size} bytes came where {len(into)} were expected")
@@ -205,9 +210,9 @@ class ZmqLink(Link):
                 self._address(sock)
                 # Only the first part can be refused: the high-water mark counts whole messages.
                 for frame in frames[:-1]:
-                    _send(sock, frame, _MORE, len(frame) < copy_below)
+                    sock.send(frame, _MORE, len(frame) < copy_below)
                 frame = frames[-1]
-                _send(sock, frame, _NOBLOCK, len(frame) < copy_below)
+                sock.send(frame, _NOBLOCK, len(frame) < copy_below)
             except zmq.ZMQError as error:
                 if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                     return False
@@ -359,7 +364,7 @@ class RouterLink(ZmqLink):
     def _address(self, sock) -> None:
         if self._client is None:
             raise zmq.ZMQError(zmq.EHOSTUNREACH)
-        _send(sock, self._client, _MORE)
+        sock.send(self._client, _MORE)
 
     def _changes(self, seen: list[int]) -> list[str]:
         """Monitor events do not say whose connection it was, and come a moment before the ROUTER
@@ -422,7 +427,7 @@ class ZmqListener(Listener):
 
 
 def _readable(sock: zmq.Socket) -> bool:
-    return bool(_get(sock, _EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
+    return bool(sock.get(_EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
 
 
 def _routing_id(identity: bytes) -> bytes:
