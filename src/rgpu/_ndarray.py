@@ -8,6 +8,7 @@ come from a table, not from hand-written bodies.
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -493,7 +494,7 @@ _TYPE = type  # ``view`` has a parameter of this name
 
 
 class _NoStream:
-    pending = ()  # what is added to it is forgotten
+    pending, freed = (), deque(maxlen=0)  # what is added to them is forgotten
 
 
 def _strided(meta: Any, strides: Any) -> Any:

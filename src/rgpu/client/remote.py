@@ -13,6 +13,7 @@ from rgpu.client.ticker import ticker
 from rgpu.wire import ops
 
 _T_FREE = ops.Free.tag
+SMALL = 4096  # bytes: arrays that may live a little longer, to be freed many in one command
 
 
 class Remote:
@@ -28,8 +29,11 @@ class Remote:
 
     def __del__(self) -> None:
         try:  # what ``CommandStream.free`` does: the call would cost as much as the rest
-            pending = self._stream.pending
-            pending += ((_T_FREE, (self._handle,)), None)
+            if self._meta.nbytes <= SMALL:
+                self._stream.freed.append(self._handle)
+            else:
+                pending = self._stream.pending
+                pending += ((_T_FREE, (self._handle,)), None)
             if not ticker.armed:
                 ticker.arm()
         except Exception:

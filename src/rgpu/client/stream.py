@@ -67,6 +67,7 @@ class CommandStream:
         # Commands and the user's lines in turn. Both enter in one step, which no other thread and no
         # finalizer can come between; only the holder of the lock takes them out.
         self.pending: list = []
+        self.freed: Any = []  # handles of small arrays that ``_gather`` turns into one command
         self.counters = Counters()
         self.lock = threading.RLock()
         self.closed = False
@@ -167,10 +168,19 @@ class CommandStream:
         """Send what is queued, waiting while the window is full; False if the deadline came first."""
         self._check_usable()
         with self.lock:
+            self._gather()
             while self.pending:
                 if not self._send_batch(deadline):
                     return False
         return True
+
+    def _gather(self) -> None:
+        """Queue what was freed: after the commands that used it, before whoever asks what memory is left."""
+        with self.lock:
+            while freed := self.freed[: limits.HANDLES]:
+                del self.freed[: len(freed)]  # what was added meanwhile comes after it
+                pending = self.pending
+                pending += ((_T_FREE, freed), None)
 
     def _send_batch(self, deadline: float | None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
@@ -215,7 +225,7 @@ class CommandStream:
     def tick(self) -> bool:
         """The ticker's look: send a batch that has stopped growing, move the link on. Whether
         something is left to send. Never waits."""
-        batch, count = self._batch, len(self.pending)
+        batch, count = self._batch, len(self.pending) + len(self.freed)
         if count:
             if batch != self._seen[0]:  # full batches are leaving: their sender must not wait for us
                 self._seen = (batch, count, 0)
@@ -227,7 +237,7 @@ class CommandStream:
         self.connection.pump()
         if self.connection.down_since is not None:
             self.look_after()
-        return bool(self.pending)
+        return bool(self.pending or self.freed)
 
     def _flush_if_possible(self) -> None:
         if self.lock.acquire(blocking=False):  # else somebody is sending already
@@ -269,6 +279,8 @@ class CommandStream:
 
     def _queue(self, command: tuple) -> None:
         """Queue a command that waits by itself."""
+        if self.freed:
+            self._gather()
         pending = self.pending
         pending += (command, failures.place_of(sys._getframe(1)))
 
@@ -461,7 +473,7 @@ class _Refusing(list):
 
 def _after_fork() -> None:
     for stream in list(_streams):
-        stream.pending = _Refusing()
+        stream.pending, stream.freed = _Refusing(), deque(maxlen=0)
 
 
 if hasattr(os, "register_at_fork"):

@@ -243,7 +243,7 @@ _HOST_FUNCTIONS = {
 
 
 _EXACT = frozenset((int, bool, str, type(None)))
-_calls: dict[Any, tuple[int, Any]] = {}  # signatures of ``_quick`` -> number of the function, layouts of the results
+_calls: dict[Any, tuple[int, Meta]] = {}  # signature of ``_quick`` -> number of the function, result's layout
 
 
 def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list, dict] | None:

@@ -143,7 +143,8 @@ def _forward(function: Any, array: Any, slow: Any) -> Any:
         elif not ticker.armed:
             ticker.arm()
         result = _new(array)
-        result._handle, result._meta, result._stream, result._root, result._offset = handle, found, stream, None, 0
+        result._handle, result._meta, result._stream = handle, found, stream
+        result._root, result._offset = None, 0
         return result
 
     return forward
@@ -191,7 +192,10 @@ def install(ndarray: Any) -> None:
             setattr(ndarray, method.__name__, method)
     for name, target in COMPARISONS.items():
         equality = target in ("equal", "not_equal")
-        method = _forward(BY_NAME[target], ndarray, _equality(target, name == "ne")) if equality else _binary_operator(BY_NAME[target], ndarray)[0]
+        if equality:
+            method = _forward(BY_NAME[target], ndarray, _equality(target, name == "ne"))
+        else:
+            method = _binary_operator(BY_NAME[target], ndarray)[0]
         method.__name__ = f"__{name}__"
         setattr(ndarray, method.__name__, method)
     for name, target in _UNARIES.items():
@@ -226,7 +230,8 @@ def _unary_operator(function: Any, array: Any) -> Any:
         elif not ticker.armed:
             ticker.arm()
         result = _new(array)
-        result._handle, result._meta, result._stream, result._root, result._offset = handle, found, stream, None, 0
+        result._handle, result._meta, result._stream = handle, found, stream
+        result._root, result._offset = None, 0
         return result
 
     return operator

@@ -163,48 +163,73 @@ PLAIN = _Plain()
 
 
 def _gate(kinds: list[Kind], explain: Callable[[list], None]) -> Callable[[list], None]:
-    """A function that checks the fields of one message; ``explain`` says what is wrong, or that nothing is.
+    """A function that checks the fields of one message; ``explain`` does it again, to say what is wrong.
     Integers within their kinds' bounds, which most fields are, cost no call."""
-    bounds = [kind.bounds for kind in kinds]
+    checks, bounds = [kind.check for kind in kinds], [kind.bounds for kind in kinds]
     if len(kinds) == 1:
-        (check,) = [kind.check for kind in kinds]
+        (check,) = checks
 
         def gate(values: list) -> None:
             if len(values) != 1:
                 explain(values)
-            check(values[0])
+            try:
+                check(values[0])
+            except ProtocolError:
+                explain(values)
+                raise
 
     elif len(kinds) == 3:
         (low_a, high_a), (low_b, high_b), (low_c, high_c) = bounds
+        check_a, check_b, check_c = checks
 
         def gate(values: list) -> None:
-            if len(values) == 3:
-                a, b, c = values
-                if (
-                    (type(a) is int and low_a <= a <= high_a)
-                    and (type(b) is int and low_b <= b <= high_b)
-                    and (type(c) is int and low_c <= c <= high_c)
-                ):
-                    return
-            explain(values)
+            if len(values) != 3:
+                explain(values)
+            a, b, c = values
+            try:
+                if type(a) is not int or not low_a <= a <= high_a:
+                    check_a(a)
+                if type(b) is not int or not low_b <= b <= high_b:
+                    check_b(b)
+                if type(c) is not int or not low_c <= c <= high_c:
+                    check_c(c)
+            except ProtocolError:
+                explain(values)
+                raise
 
     elif len(kinds) == 4:
         (low_a, high_a), (low_b, high_b), (low_c, high_c), (low_d, high_d) = bounds
+        check_a, check_b, check_c, check_d = checks
 
         def gate(values: list) -> None:
-            if len(values) == 4:
-                a, b, c, d = values
-                if (
-                    (type(a) is int and low_a <= a <= high_a)
-                    and (type(b) is int and low_b <= b <= high_b)
-                    and (type(c) is int and low_c <= c <= high_c)
-                    and (type(d) is int and low_d <= d <= high_d)
-                ):
-                    return
-            explain(values)
+            if len(values) != 4:
+                explain(values)
+            a, b, c, d = values
+            try:
+                if type(a) is not int or not low_a <= a <= high_a:
+                    check_a(a)
+                if type(b) is not int or not low_b <= b <= high_b:
+                    check_b(b)
+                if type(c) is not int or not low_c <= c <= high_c:
+                    check_c(c)
+                if type(d) is not int or not low_d <= d <= high_d:
+                    check_d(d)
+            except ProtocolError:
+                explain(values)
+                raise
 
     else:
-        return explain
+
+        def gate(values: list) -> None:
+            if len(values) != len(checks):
+                explain(values)
+            try:
+                for check, value in zip(checks, values):
+                    check(value)
+            except ProtocolError:
+                explain(values)
+                raise
+
     return gate
 
 
