@@ -237,6 +237,7 @@ def who(vardict: Any = None) -> None:
         vardict = sys._getframe(1).f_globals
     rows = [(name, x) for name, x in vardict.items() if isinstance(x, Remote)]
     if not rows:
+        print(f"\nUpper bound on total bytes  =       {0}")
         return
     print(f"{'Name':20s} {'Shape':20s} {'Bytes':>14s}  Type")
     print("=" * 70)

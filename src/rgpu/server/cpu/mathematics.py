@@ -28,6 +28,14 @@ def _power(x1: Any, x2: Any, *args: Any, **kwargs: Any) -> Any:
 OVERRIDES.update({"power": _power, "pow": _power})
 
 
+@override("sum")
+def _sum(a: np.ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """Half precision is added up in single precision, as on a GPU."""
+    if a.dtype == np.float16 and out is None and dtype in (None, np.float16):
+        return np.asarray(np.sum(a, axis, np.float32, keepdims=keepdims)).astype(np.float16)
+    return np.sum(a, axis, dtype, out, keepdims=keepdims)
+
+
 @override("gradient")
 def _gradient(f: np.ndarray, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
     result = np.gradient(f, *varargs, axis=axis, edge_order=edge_order)
