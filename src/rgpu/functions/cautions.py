@@ -44,6 +44,19 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Any:
     return dispatch.call("delete", arr, obj, axis)
 
 
+def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
+    """Each element as often as ``repeats`` says (which waits when it is a device array)."""
+    if isinstance(repeats, np.ndarray) and repeats.ndim:
+        raise TypeError("repeats must not be a numpy.ndarray: pass a cupy.ndarray, a list or an integer")
+    if isinstance(repeats, list | tuple) and any(isinstance(n, list | tuple) for n in repeats):
+        raise ValueError("object too deep for desired array")
+    if isinstance(repeats, Remote) and isinstance(a, Remote) and repeats._meta.ndim == 1:
+        extent = a._meta.size if axis is None else a._meta.shape[axis]
+        if repeats._meta.size not in (1, extent):
+            raise ValueError("'repeats' and the axis must have the same length")
+    return dispatch.call("repeat", a, repeats, axis)
+
+
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     """Elements of the choice whose condition is the first to hold."""
     if len(condlist) != len(choicelist):
@@ -60,7 +73,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 
 def indices(dimensions: Any, dtype: Any = int) -> Any:
     """The index of each element of a grid, one array for each axis."""
-    if np.dtype(dtype).kind == "b":
+    if np.dtype(dtype).kind == "b" and any(n > 2 for n in dimensions):
         raise TypeError("The dtype of indices must not be bool")
     return dispatch.call("indices", dimensions, dtype)
 
@@ -112,4 +125,4 @@ NAMES: dict[str, Any] = {
 NAMES["delete"] = delete
 NAMES.update({name: _triangle(name) for name in ("tril_indices", "triu_indices")})
 NAMES.update({name: _nan_extreme(name) for name in ("nanmax", "nanmin")})
-NAMES.update(select=select, indices=indices, cov=cov, nan_to_num=nan_to_num)
+NAMES.update(repeat=repeat, select=select, indices=indices, cov=cov, nan_to_num=nan_to_num)

@@ -35,6 +35,9 @@ def remember(key: Any, found: Any) -> Any:
 recall = _views.get
 
 
+_MAX_DIMENSIONS = 64  # NumPy's
+
+
 def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     """The view of ``array``'s memory with this layout, ``offset`` bytes from the array's first element."""
     root = array if array._root is None else array._root
@@ -90,6 +93,9 @@ def _wrap(array: Remote, result: Any) -> Any:
 
 def reshape(array: Any, shape: Any, order: str = "C") -> Any:
     """A view where the layout allows it, otherwise a reshaped copy."""
+    order = order.upper() if isinstance(order, str) else order
+    if order == "K":
+        raise ValueError("order 'K' is not permitted for reshaping")
     if order not in ("C", "F", "A"):
         raise ValueError(f"order must be one of 'C', 'F', or 'A' (got {order!r})")
     if order == "A":
@@ -116,6 +122,8 @@ def flat_view(array: Any) -> Any:
 
 def _complete(shape: Any, size: int) -> tuple[int, ...]:
     shape = tuple(int(n) for n in shape) if isinstance(shape, tuple | list) else (int(shape),)
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"maximum supported dimension for an ndarray is {_MAX_DIMENSIONS}, found {len(shape)}")
     known = 1
     for extent in shape:
         known *= extent if extent != -1 else 1
@@ -199,11 +207,13 @@ def broadcast_to(array: Remote, shape: Any) -> Any:
 def ravel(array: Any, order: str = "C") -> Any:
     """One dimension; 'K' is the order in memory."""
     order = {"c": "C", "f": "F", "a": "A", "k": "K", None: "C"}.get(order, order)
-    if order != "K":
-        return reshape(array, -1, order)
     strides = array._meta.strides
+    if order != "K" or 0 in strides:  # what is broadcast has no order in memory
+        flat = reshape(array, -1, "C" if order == "K" else order)
+        return flat if flat._meta.c else copy(flat)
     axes = sorted(range(len(strides)), key=lambda axis: (-abs(strides[axis]), axis))
-    return reshape(apply(np.ndarray.transpose, array, axes) if strides else array, -1)
+    flat = reshape(apply(np.ndarray.transpose, array, axes) if strides else array, -1)
+    return flat if flat._meta.c else copy(flat)
 
 
 def _reduced(a: np.ndarray) -> np.ndarray:

@@ -141,6 +141,8 @@ VALUES: dict[str, Any] = {
     "cupy.random._generator._random_states": {},
     "cupy.random.reset_states": lambda: None,
     "cupy.random.seed": lambda seed=None: None,
+    "cupy_backends.cuda.stream.get_default_stream_ptr": lambda: 1,
+    "cupy._util.CUDA_ARRAY_INTERFACE_EXPORT_VERSION": 3,
     "cupy.cuda.runtime.is_hip": False,
     "cupy.cuda.runtime.streamLegacy": 1,
     "cupy.cuda.runtime.streamPerThread": 2,
