@@ -77,7 +77,7 @@ def common_type(*arrays: Any) -> Any:
     return np.result_type(default, *kinds).type
 
 
-def isscalar(element: Any) -> bool:
+def isscalar(element):  # NumPy's signature has no annotations, and programs compare
     """True for scalars and for 0-dimensional device arrays."""
     return element._meta.ndim == 0 if isinstance(element, Remote) else np.isscalar(element)
 

@@ -143,7 +143,7 @@ def _reshaped(shadow: np.ndarray, shape: tuple, order: str) -> np.ndarray | None
     """NumPy's no-copy reshape of a shadow, or None; a copying one would read memory that is not there."""
     target, extents = (shadow, shape) if order == "C" else (shadow.T, shape[::-1])
     if not shadow.size:
-        strides = layouts.c_strides(extents, shadow.itemsize)
+        strides = layouts.c_strides(tuple([n or 1 for n in extents]), shadow.itemsize)  # as NumPy's reshape
         result = np.lib.stride_tricks.as_strided(target.reshape(-1)[:0], extents, strides)
     else:
         strides = _no_copy_strides(target.shape, target.strides, extents, shadow.itemsize)
@@ -207,13 +207,26 @@ def broadcast_to(array: Remote, shape: Any) -> Any:
 def ravel(array: Any, order: str = "C") -> Any:
     """One dimension; 'K' is the order in memory."""
     order = {"c": "C", "f": "F", "a": "A", "k": "K", None: "C"}.get(order, order)
-    strides = array._meta.strides
-    if order != "K" or 0 in strides:  # what is broadcast has no order in memory
-        flat = reshape(array, -1, "C" if order == "K" else order)
-        return flat if flat._meta.c else copy(flat)
-    axes = sorted(range(len(strides)), key=lambda axis: (-abs(strides[axis]), axis))
-    flat = reshape(apply(np.ndarray.transpose, array, axes) if strides else array, -1)
+    if order != "K":
+        flat = reshape(array, -1, order)
+    else:
+        flat = reshape(apply(np.ndarray.transpose, array, _memory_order(array._meta.strides)), -1)
     return flat if flat._meta.c else copy(flat)
+
+
+def _memory_order(strides: tuple) -> list[int]:
+    """The axes from the outermost in memory to the innermost; where a stride of 0 leaves it open, in C order."""
+    inner = list(range(len(strides)))[::-1]
+    for i in range(1, len(inner)):
+        place, stride = i, abs(strides[inner[i]])
+        for j in range(i - 1, -1, -1):
+            other = abs(strides[inner[j]])
+            if stride and other:
+                if other <= stride:
+                    break
+                place = j
+        inner.insert(place, inner.pop(i))
+    return inner[::-1]
 
 
 def _reduced(a: np.ndarray) -> np.ndarray:
