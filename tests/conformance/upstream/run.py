@@ -172,7 +172,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", default="conformance.json", help="where the results are saved")
     parser.add_argument("--failures", type=int, default=30, help="how many kinds of failure to show")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for the whole run")
-    parser.add_argument("--test-timeout", type=float, default=60, help="seconds for one test")
+    parser.add_argument("--test-timeout", type=float, default=120, help="seconds for one test")
     parser.add_argument("--slow", action="store_true", help="also those that CuPy marks as slow (gigabytes)")
     parser.add_argument("--blocking", action="store_true", help="RGPU_LAUNCH_BLOCKING=1")
     parser.add_argument("-v", "--verbose", action="store_true", help="show pytest's own output")
@@ -221,14 +221,21 @@ def find_sdist(given: str | None, work: Path) -> Path:
             check=True,
             env={**os.environ, "CUPY_INSTALL_USE_STUB": "1"},
         )
-        given = str(work / f"cupy-{VERSION}.tar.gz")
-        into = cache
-    else:
-        into = work / "sdist" if given else cache
-    if given:
-        with tarfile.open(given) as archive:
-            archive.extractall(into, filter="data")
-    return into / f"cupy-{VERSION}"
+        _unpack(work / f"cupy-{VERSION}.tar.gz", work / "sdist")
+        try:  # a directory appears whole or not at all: two runs may fetch at once
+            shutil.move(work / "sdist" / f"cupy-{VERSION}", cache / f".{os.getpid()}")
+            (cache / f".{os.getpid()}").rename(cache / f"cupy-{VERSION}")
+        except OSError:
+            shutil.rmtree(cache / f".{os.getpid()}", ignore_errors=True)
+    elif given:
+        _unpack(Path(given), work / "sdist")
+        return work / "sdist" / f"cupy-{VERSION}"
+    return cache / f"cupy-{VERSION}"
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    with tarfile.open(archive) as members:
+        members.extractall(into, filter="data")
 
 
 def resolve(tests: Path, directory: str) -> list[Path]:
