@@ -294,6 +294,8 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         indexing.setitem(self, index, value)
 
     def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
+        if isinstance(copy, str):
+            raise ValueError("strings are not allowed for 'copy' keyword. Use True/False/None instead.")
         result = views.reshape(self, shape[0] if len(shape) == 1 else shape, order)
         if copy is False and not views.same_memory(self, result):
             raise ValueError("Unable to avoid creating a copy while reshaping.")
@@ -360,7 +362,8 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         """The content as another dtype; with ``copy=False`` the array itself where nothing changes."""
         if casting is not None or subok is not None:
             raise TypeError(f"{'casting' if casting is not None else 'subok'} is not supported yet")
-        dtype, order, meta = creation.checked_dtype(dtype), creation.checked_order(order, "K"), self._meta
+        order, meta = creation.checked_order(order, "K"), self._meta
+        dtype = dtype if dtype is meta.dtype else creation.checked_dtype(dtype)
         if (
             not copy
             and dtype == meta.dtype

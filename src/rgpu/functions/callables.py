@@ -44,6 +44,7 @@ def _no_axis(axis: int) -> int:
 def apply_over_axes(func: Callable[..., Any], a: Any, axes: Any) -> Any:
     """``func(a, axis)`` for each axis in turn, with the reduced axes kept."""
     ndim = a._meta.ndim
+    predict.normalize_axis(axes, ndim)
     for axis in (axes,) if np.ndim(axes) == 0 else axes:
         result = func(a, axis)
         if result.ndim != ndim:

@@ -99,7 +99,8 @@ def _from_description(described: dict) -> Any:
     shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
     if described.get("descr") and dtype.kind == "V":
         dtype = np.dtype(described["descr"])
-    dtype = checked_dtype(dtype)
+    if dtype.kind not in "mM":  # a container of times is passed through; nothing computes with it
+        dtype = checked_dtype(dtype)
     strides = described.get("strides")
     strides = layouts.c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     meta = layouts.intern(shape, dtype, strides)

@@ -22,6 +22,8 @@ class _Grid:
             if any(isinstance(x, Remote) and x._meta.ndim for x in bounds):
                 return _between(key)
             return creation.array(np.ogrid[_host(key)])
+        if any(isinstance(x, Remote) and x._meta.ndim for part in key for x in (part.start, part.stop)):
+            return self._among_arrays(key)
         axes = [creation.array(x) for x in np.ogrid[tuple(_host(part) for part in key)]]
         if self.sparse:
             return tuple(axes)
@@ -29,6 +31,23 @@ class _Grid:
             return creation.empty((0,))
         shape = np.broadcast_shapes(*[a._meta.shape for a in axes])
         return dispatch.call("stack", [views.broadcast_to(a, shape) for a in axes])
+
+    def _among_arrays(self, key: tuple) -> Any:
+        """Bounds that are device arrays: the points are computed there, each axis broadcast with its bounds."""
+        sizes = [int(abs(part.step)) for part in key]
+        if any(not isinstance(part.step, complex) for part in key):
+            raise ValueError("bounds that are arrays need an imaginary step: the number of points")
+        grid = []
+        for axis, part in enumerate(key):
+            start = 0 if part.start is None else part.start
+            step = (part.stop - start) / float(sizes[axis] - 1) if sizes[axis] > 1 else 1
+            points = creation.arange(sizes[axis], dtype=float)
+            index = tuple([slice(None) if k == axis else None for k in range(len(key))])
+            if self.sparse:
+                grid.append((points * step + start)[index])
+            else:
+                grid.append(views.broadcast_to(points[index], sizes) * step + start)
+        return tuple(grid) if self.sparse else dispatch.call("stack", grid)
 
 
 def _host(part: slice) -> slice:

@@ -77,7 +77,7 @@ def common_type(*arrays: Any) -> Any:
     return np.result_type(default, *kinds).type
 
 
-def isscalar(element: Any) -> bool:
+def isscalar(element):  # NumPy's signature has no annotations, and programs compare
     """True for scalars and for 0-dimensional device arrays."""
     return element._meta.ndim == 0 if isinstance(element, Remote) else np.isscalar(element)
 
@@ -237,6 +237,7 @@ def who(vardict: Any = None) -> None:
         vardict = sys._getframe(1).f_globals
     rows = [(name, x) for name, x in vardict.items() if isinstance(x, Remote)]
     if not rows:
+        print(f"\nUpper bound on total bytes  =       {0}")
         return
     print(f"{'Name':20s} {'Shape':20s} {'Bytes':>14s}  Type")
     print("=" * 70)

@@ -143,7 +143,7 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "wrap", order: st
         raise ValueError("invalid dims: array size defined by dims is larger than the maximum possible size")
     indices = [x if isinstance(x, Remote) else creation.array(x) for x in multi_index]
     for x, extent, how in zip(indices, dims, modes):
-        if x._meta.dtype.kind not in "iu":
+        if x._meta.dtype.kind not in "biu":
             raise TypeError("only int indices permitted")
         if how == "raise" and x._meta.size:
             low, high = int(dispatch.call("min", x)), int(dispatch.call("max", x))

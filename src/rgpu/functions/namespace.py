@@ -8,6 +8,7 @@ import numpy as np
 
 from rgpu.functions import (
     callables,
+    cautions,
     creation,
     dispatch,
     files,
@@ -15,7 +16,6 @@ from rgpu.functions import (
     host,
     indexing,
     iterate,
-    joining,
     mutate,
     polynomials,
     products,
@@ -64,7 +64,7 @@ def fill(names: dict, namespace: str) -> None:
                 names[name] = getattr(creation, name)
         host.fill(names)
         files.fill(names)
-        for room in (shapes, joining, grids, callables, mutate, polynomials, vectorized, products):
+        for room in (shapes, cautions, grids, callables, mutate, polynomials, vectorized, products):
             names.update(room.NAMES)
         names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast)
         names.update(copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)

@@ -85,7 +85,7 @@ def _equality(name: str, different: bool) -> Any:
 
     def compare(self: Any, other: Any) -> Any:
         if type(other) in known:
-            return dispatch.binary(function, self, other)
+            return dispatch.binary(function, self, _comparable(self, other))
         if _defers(other):
             return NotImplemented
         kind = type(other)
@@ -98,6 +98,24 @@ def _equality(name: str, different: bool) -> Any:
         return UFUNCS[name](self, other)
 
     compare.__name__ = own
+    return compare
+
+
+def _comparable(array: Any, other: Any) -> Any:
+    """What a truth value compares with: an integer that no dtype holds is just one that is larger or smaller."""
+    if type(other) is int and not -(2**63) <= other < 2**63 and array._meta.dtype.kind == "b":
+        return 2 if other > 0 else -1
+    return other
+
+
+def _comparison(name: str) -> Any:
+    function = BY_NAME[name]
+
+    def compare(self: Any, other: Any) -> Any:
+        if type(other) in known or not _defers(other):
+            return dispatch.binary(function, self, _comparable(self, other))
+        return NotImplemented
+
     return compare
 
 
@@ -192,10 +210,8 @@ def install(ndarray: Any) -> None:
             setattr(ndarray, method.__name__, method)
     for name, target in COMPARISONS.items():
         equality = target in ("equal", "not_equal")
-        if equality:
-            method = _forward(BY_NAME[target], ndarray, _equality(target, name == "ne"))
-        else:
-            method = _binary_operator(BY_NAME[target], ndarray)[0]
+        slow = _equality(target, name == "ne") if equality else _comparison(target)
+        method = _forward(BY_NAME[target], ndarray, slow)
         method.__name__ = f"__{name}__"
         setattr(ndarray, method.__name__, method)
     for name, target in _UNARIES.items():

@@ -35,6 +35,9 @@ def remember(key: Any, found: Any) -> Any:
 recall = _views.get
 
 
+_MAX_DIMENSIONS = 64  # NumPy's
+
+
 def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     """The view of ``array``'s memory with this layout, ``offset`` bytes from the array's first element."""
     root = array if array._root is None else array._root
@@ -90,6 +93,9 @@ def _wrap(array: Remote, result: Any) -> Any:
 
 def reshape(array: Any, shape: Any, order: str = "C") -> Any:
     """A view where the layout allows it, otherwise a reshaped copy."""
+    order = order.upper() if isinstance(order, str) else order
+    if order == "K":
+        raise ValueError("order 'K' is not permitted for reshaping")
     if order not in ("C", "F", "A"):
         raise ValueError(f"order must be one of 'C', 'F', or 'A' (got {order!r})")
     if order == "A":
@@ -116,6 +122,8 @@ def flat_view(array: Any) -> Any:
 
 def _complete(shape: Any, size: int) -> tuple[int, ...]:
     shape = tuple(int(n) for n in shape) if isinstance(shape, tuple | list) else (int(shape),)
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"maximum supported dimension for an ndarray is {_MAX_DIMENSIONS}, found {len(shape)}")
     known = 1
     for extent in shape:
         known *= extent if extent != -1 else 1
@@ -135,7 +143,7 @@ def _reshaped(shadow: np.ndarray, shape: tuple, order: str) -> np.ndarray | None
     """NumPy's no-copy reshape of a shadow, or None; a copying one would read memory that is not there."""
     target, extents = (shadow, shape) if order == "C" else (shadow.T, shape[::-1])
     if not shadow.size:
-        strides = layouts.c_strides(extents, shadow.itemsize)
+        strides = layouts.c_strides(tuple([n or 1 for n in extents]), shadow.itemsize)  # as NumPy's reshape
         result = np.lib.stride_tricks.as_strided(target.reshape(-1)[:0], extents, strides)
     else:
         strides = _no_copy_strides(target.shape, target.strides, extents, shadow.itemsize)
@@ -200,10 +208,25 @@ def ravel(array: Any, order: str = "C") -> Any:
     """One dimension; 'K' is the order in memory."""
     order = {"c": "C", "f": "F", "a": "A", "k": "K", None: "C"}.get(order, order)
     if order != "K":
-        return reshape(array, -1, order)
-    strides = array._meta.strides
-    axes = sorted(range(len(strides)), key=lambda axis: (-abs(strides[axis]), axis))
-    return reshape(apply(np.ndarray.transpose, array, axes) if strides else array, -1)
+        flat = reshape(array, -1, order)
+    else:
+        flat = reshape(apply(np.ndarray.transpose, array, _memory_order(array._meta.strides)), -1)
+    return flat if flat._meta.c else copy(flat)
+
+
+def _memory_order(strides: tuple) -> list[int]:
+    """The axes from the outermost in memory to the innermost; where a stride of 0 leaves it open, in C order."""
+    inner = list(range(len(strides)))[::-1]
+    for i in range(1, len(inner)):
+        place, stride = i, abs(strides[inner[i]])
+        for j in range(i - 1, -1, -1):
+            other = abs(strides[inner[j]])
+            if stride and other:
+                if other <= stride:
+                    break
+                place = j
+        inner.insert(place, inner.pop(i))
+    return inner[::-1]
 
 
 def _reduced(a: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ DTYPE_KIND = _DType()
 VALUES = ListOf(VALUE, limits.LIST)
 VALUE_MAP = MapOf(VALUE, 256)
 
-_DTYPE_TEXT = re.compile(r"[<>|=]?([?]|[biufcVSU]\d{1,9})")
+_DTYPE_TEXT = re.compile(r"[<>|=]?([?]|[biufcVSU]\d{1,9}|[mM]8\[(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])")
 _ML_DTYPES = frozenset(
     "bfloat16 int2 int4 uint2 uint4 float4_e2m1fn float6_e2m3fn float6_e3m2fn float8_e3m4 float8_e4m3 "
     "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu".split()

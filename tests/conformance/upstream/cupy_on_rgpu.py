@@ -8,6 +8,7 @@ nobody saw must not be lost between tests.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,31 @@ def _drain() -> BaseException | None:
 
 
 def pytest_sessionfinish(session: Any) -> None:
-    if not os.environ.get("PYTEST_XDIST_WORKER") and hasattr(session.config, "workerinput"):
-        return
     import rgpu
 
-    recorder.write(stats={k: v for k, v in rgpu.stats().items() if k != "devices"}, stood_in=sorted(stand_ins.given))
+    issued, executed = _counted()
+    stats = {key: value for key, value in rgpu.stats().items() if key != "devices"}
+    stats.update(issued=issued, executed=executed)
+    recorder.write(stats=stats, stood_in=sorted(stand_ins.given))
+
+
+def _counted() -> tuple[int, int]:
+    """Commands that this process issued in the sessions it still has, and those that the servers say
+    they executed in them. Workers tell their daemon every second: waits until both agree, or 5 s."""
+    from rgpu.client import pool
+    from rgpu.smi import snapshot
+
+    if pool._pool is None:
+        return 0, 0
+    _drain()
+    live = [device for device in pool._pool.devices if device.attached]
+    issued = sum(pool.counted(device.stream).commands for device in live)
+    addresses = list({device.daemon.address for device in live})
+    executed, end = -1, time.monotonic() + 5
+    while executed != issued and time.monotonic() < end:
+        sessions = [
+            s for server in snapshot.take(addresses) for d in server["devices"] for s in d["sessions"]
+        ]
+        executed = sum(s["commands"] for s in sessions if s["pid"] == os.getpid())
+        time.sleep(0.1)  # between two questions; nothing announces a worker's report
+    return issued, executed

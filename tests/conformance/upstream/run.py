@@ -37,6 +37,10 @@ TIERS = {
 
 def main() -> int:
     options = parse()
+    if options.fetch:
+        with tempfile.TemporaryDirectory() as name:
+            print(find_sdist(None, Path(name)))
+        return 0
     results, ledger = reports.Results(), ledgers.load()
     for path in options.merge:
         results.merge(Path(path))
@@ -126,7 +130,9 @@ def described() -> dict:
     """When and where a run was made, for the table in the docs."""
     import numpy
 
-    versions = f"Python {platform.python_version()}, NumPy {numpy.__version__}, CuPy's tests {VERSION}, cpu backend"
+    versions = (
+        f"Python {platform.python_version()}, NumPy {numpy.__version__}, CuPy's tests {VERSION}, cpu backend"
+    )
     machine = f"{os.cpu_count()}-core {platform.machine()} {platform.system()}"
     return {"date": datetime.date.today().isoformat(), "machine": machine, "versions": versions}
 
@@ -134,10 +140,14 @@ def described() -> dict:
 def tell(results: reports.Results, ledger: ledgers.Ledger) -> int:
     """Write down which tests tell NumPy from CuPy: what fails when cupy is a bare alias of NumPy."""
     nodes = {n.removeprefix("tests/"): line["outcome"] for n, line in results.lines.items()}
-    run = {n: o for n, o in nodes.items() if o != "skipped" and not ledger.excludes(n) and not ledger.expects(n)}
+    run = {
+        n: o for n, o in nodes.items() if o != "skipped" and not ledger.excludes(n) and not ledger.expects(n)
+    }
     failed = [n for n, outcome in run.items() if outcome in reports.BAD]
     patterns = ledgers.folded(failed, run)
-    head = "# The tests that a bare alias of NumPy fails; written by scripts/conformance --alias, do not edit.\n"
+    head = (
+        "# The tests that a bare alias of NumPy fails; written by scripts/conformance --alias, do not edit.\n"
+    )
     ledgers.TELLING.write_text(head + "".join(f"{p}\n" for p in patterns))
     print(f"an alias of NumPy fails {len(failed)} of {len(run)} tests: {len(patterns)} patterns")
     return 0
@@ -162,16 +172,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", default="conformance.json", help="where the results are saved")
     parser.add_argument("--failures", type=int, default=30, help="how many kinds of failure to show")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for the whole run")
-    parser.add_argument("--test-timeout", type=float, default=60, help="seconds for one test")
+    parser.add_argument("--test-timeout", type=float, default=120, help="seconds for one test")
     parser.add_argument("--slow", action="store_true", help="also those that CuPy marks as slow (gigabytes)")
     parser.add_argument("--blocking", action="store_true", help="RGPU_LAUNCH_BLOCKING=1")
     parser.add_argument("-v", "--verbose", action="store_true", help="show pytest's own output")
     parser.add_argument("--strict", action="store_true", help="an expected failure that passes fails the run")
-    parser.add_argument("--merge", action="append", default=[], metavar="JSON", help="run nothing; join saved results")
+    parser.add_argument(
+        "--merge", action="append", default=[], metavar="JSON", help="run nothing; join saved results"
+    )
     parser.add_argument("--docs", action="store_true", help="write the table into docs/conformance.md")
     parser.add_argument("--alias", action="store_true", help="NumPy in rgpu's place: writes telling.txt")
-    parser.add_argument("--mutant", metavar="DIR", help="first on the servers' PYTHONPATH: breaks them for a guard")
+    parser.add_argument(
+        "--mutant", metavar="DIR", help="first on the servers' PYTHONPATH: breaks them for a guard"
+    )
     parser.add_argument("--kill-servers-after", type=int, default=0, metavar="TESTS", help="for a guard")
+    parser.add_argument("--fetch", action="store_true", help="only make sure that the tests are there")
     parser.add_argument("pytest", nargs="*", help="after --: arguments for pytest")
     options = parser.parse_args()
     options.dirs += [directory for tier in options.tier for directory in TIERS[tier]]
@@ -206,14 +221,21 @@ def find_sdist(given: str | None, work: Path) -> Path:
             check=True,
             env={**os.environ, "CUPY_INSTALL_USE_STUB": "1"},
         )
-        given = str(work / f"cupy-{VERSION}.tar.gz")
-        into = cache
-    else:
-        into = work / "sdist" if given else cache
-    if given:
-        with tarfile.open(given) as archive:
-            archive.extractall(into, filter="data")
-    return into / f"cupy-{VERSION}"
+        _unpack(work / f"cupy-{VERSION}.tar.gz", work / "sdist")
+        try:  # a directory appears whole or not at all: two runs may fetch at once
+            shutil.move(work / "sdist" / f"cupy-{VERSION}", cache / f".{os.getpid()}")
+            (cache / f".{os.getpid()}").rename(cache / f"cupy-{VERSION}")
+        except OSError:
+            shutil.rmtree(cache / f".{os.getpid()}", ignore_errors=True)
+    elif given:
+        _unpack(Path(given), work / "sdist")
+        return work / "sdist" / f"cupy-{VERSION}"
+    return cache / f"cupy-{VERSION}"
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    with tarfile.open(archive) as members:
+        members.extractall(into, filter="data")
 
 
 def resolve(tests: Path, directory: str) -> list[Path]:

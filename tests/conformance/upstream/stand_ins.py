@@ -39,6 +39,9 @@ class StandIn:
             raise NotImplementedError(f"{self._name} is an internal of CuPy")
         return StandIn(f"{self._name}()")
 
+    def __repr__(self) -> str:
+        return f"<{self._name}>"  # the same in every run: it stands in node ids
+
     def __mro_entries__(self, bases: tuple) -> tuple:
         return (object,)
 
@@ -104,6 +107,7 @@ OURS = {
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
 }
 
+
 def _identities(batch_shape: Any, n: int, dtype: Any) -> Any:
     """A stack of identity matrices, which tests of linalg compare with."""
     import cupy
@@ -129,11 +133,16 @@ VALUES: dict[str, Any] = {
     "cupy._core.set_reduction_accelerators": lambda accelerators: None,
     "cupy._core._accelerator.ACCELERATOR_CUB": 1,
     "cupy._core._accelerator.ACCELERATOR_CUTENSOR": 2,
+    # a hint of how precise matrix products must be, which no cpu device needs
+    "cupy._core.get_compute_type": lambda dtype: 0,
+    "cupy._core.set_compute_type": lambda dtype, compute_type: None,
     "cupy._util.ENABLE_SLICE_COPY": False,
     "cupyx.scipy.sparse.issparse": lambda x: False,
     "cupy.random._generator._random_states": {},
     "cupy.random.reset_states": lambda: None,
     "cupy.random.seed": lambda seed=None: None,
+    "cupy_backends.cuda.stream.get_default_stream_ptr": lambda: 1,
+    "cupy._util.CUDA_ARRAY_INTERFACE_EXPORT_VERSION": 3,
     "cupy.cuda.runtime.is_hip": False,
     "cupy.cuda.runtime.streamLegacy": 1,
     "cupy.cuda.runtime.streamPerThread": 2,

@@ -107,6 +107,8 @@ def tile(A: Any, reps: Any) -> Meta | None:
 
 
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Meta | None:
+    if type(repeats) is Meta:
+        return dry.WAIT  # how long the result is stands in the data
     if type(a) is not Meta:
         return None
     shape = (a.size,) if axis is None else a.shape

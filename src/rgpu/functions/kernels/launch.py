@@ -15,7 +15,7 @@ import numpy as np
 from rgpu.client import pool
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
-from rgpu.functions import dispatch
+from rgpu.functions import creation, dispatch
 from rgpu.wire import ops
 from rgpu.wire.functions import BY_NAME
 
@@ -59,10 +59,8 @@ def converted(args: Any) -> list:
     result = []
     for x in args:
         if not isinstance(x, Remote):
-            get = getattr(x, "__cupy_get_ndarray__", None)
-            if get is not None:
-                x = get()
-            elif not isinstance(x, SCALARS):
+            x = creation.cupy_like(x)
+            if not isinstance(x, Remote) and not isinstance(x, SCALARS):
                 raise TypeError(f"Unsupported type {type(x)}")
         result.append(x)
     return result

@@ -16,7 +16,7 @@ def _power(x1: Any, x2: Any, *args: Any, **kwargs: Any) -> Any:
     except ValueError as error:
         if "negative integer powers" not in str(error):
             raise
-    positive = np.power(x1, np.abs(x2), *args, **kwargs)
+    positive = np.power(x1, abs(x2), *args, **kwargs)
     kept = np.where(np.abs(positive) == 1, positive, 0)  # 1 and -1 are their own reciprocals
     result = np.where(np.less(x2, 0), kept, positive).astype(positive.dtype)
     if positive.ndim and kwargs.get("out") is positive:
@@ -26,6 +26,14 @@ def _power(x1: Any, x2: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 OVERRIDES.update({"power": _power, "pow": _power})
+
+
+@override("sum")
+def _sum(a: np.ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """Half precision is added up in single precision, as on a GPU."""
+    if a.dtype == np.float16 and out is None and dtype in (None, np.float16):
+        return np.asarray(np.sum(a, axis, np.float32, keepdims=keepdims)).astype(np.float16)
+    return np.sum(a, axis, dtype, out, keepdims=keepdims)
 
 
 @override("gradient")
