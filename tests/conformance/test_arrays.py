@@ -316,3 +316,18 @@ def test_reduced_view_has_as_few_dimensions_as_can_be(cp):
     x.ravel()[5] = -1
     np.testing.assert_array_equal(a.get(), x)
     assert cp.zeros((1, 1)).T.reduced_view().shape == (1,)
+
+
+def test_an_array_like_a_local_one(cp):
+    x = np.asfortranarray(np.ones((2, 3), "f4"))
+    for make in (cp.zeros_like, cp.ones_like, cp.empty_like, lambda a: cp.full_like(a, 7)):
+        y = make(x)
+        assert type(y) is cp.ndarray and (y.shape, y.dtype, y.strides) == (x.shape, x.dtype, x.strides)
+    np.testing.assert_array_equal(cp.full_like(x[:, ::2], 7).get(), np.full((2, 2), 7))
+
+
+def test_shapes_may_be_arrays_of_numbers(cp):
+    a = cp.arange(6)
+    assert cp.reshape(a, np.array([2, -1])).shape == a.reshape(np.array([2, 3])).shape == (2, 3)
+    assert cp.reshape(a, np.int64(6)).shape == (6,)
+    assert cp.broadcast_to(a, np.array([4, 6])).shape == (4, 6)

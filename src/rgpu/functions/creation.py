@@ -274,11 +274,15 @@ def fromDlpack(dltensor: Any) -> Any:  # noqa: N802 - CuPy's name
 def _like(a: Any, dtype: Any, order: str, shape: Any, subok: Any) -> Any:
     if subok is not None:
         raise TypeError("subok is not supported yet")
-    if not isinstance(a, Remote):
+    if isinstance(a, np.ndarray):  # a local array will do: only its layout is asked for
+        meta = layouts.intern(a.shape, checked_dtype(a.dtype), a.strides)
+    elif isinstance(a, Remote):
+        meta = a._meta
+    else:
         raise TypeError(f"Unsupported type {type(a)}")
     order = checked_order(order, "K")
     shape = None if shape is None else checked_shape(shape)
-    return layouts.ordered(a._meta, order, None if dtype is None else checked_dtype(dtype), shape)
+    return layouts.ordered(meta, order, None if dtype is None else checked_dtype(dtype), shape)
 
 
 def empty_like(

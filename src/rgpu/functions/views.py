@@ -120,8 +120,12 @@ def flat_view(array: Any) -> Any:
     return None if result is None else make(array, *layouts.view_of_shadow(result))  # type: ignore[misc]
 
 
+def _is_sequence(shape: Any) -> bool:
+    return isinstance(shape, tuple | list) or isinstance(shape, np.ndarray) and shape.ndim == 1
+
+
 def _complete(shape: Any, size: int) -> tuple[int, ...]:
-    shape = tuple(int(n) for n in shape) if isinstance(shape, tuple | list) else (int(shape),)
+    shape = tuple(int(n) for n in shape) if _is_sequence(shape) else (int(shape),)
     if len(shape) > _MAX_DIMENSIONS:
         raise ValueError(f"maximum supported dimension for an ndarray is {_MAX_DIMENSIONS}, found {len(shape)}")
     known = 1
@@ -201,7 +205,7 @@ def empty(meta: Meta, stream: Any, cls: Any = None) -> Any:
 
 
 def broadcast_to(array: Remote, shape: Any) -> Any:
-    return apply(np.broadcast_to, array, tuple(shape) if isinstance(shape, tuple | list) else (shape,))
+    return apply(np.broadcast_to, array, tuple(shape) if _is_sequence(shape) else (shape,))
 
 
 def ravel(array: Any, order: str = "C") -> Any:
