@@ -103,8 +103,10 @@ def unary(function: Function, a: Remote) -> Any:
     stream = pool.current_stream()
     if a._stream is not stream:
         a = here(a)
-    meta = predict.elementwise(function.name, (a._meta,))
-    remember(function, a._meta, meta)
+    meta = known[function.id].get(a._meta)
+    if meta is None:
+        meta = predict.elementwise(function.name, (a._meta,))
+        remember(function, a._meta, meta)
     handle = next_handle()
     stream.submit_predicted((_T_UNARY, function.id, handle, a._handle), (handle,), (meta,))
     return new(meta, stream, handle) if type(a) in plain else adopt(meta, stream, handle, (a,))

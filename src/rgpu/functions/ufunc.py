@@ -42,6 +42,8 @@ class ufunc:  # noqa: N801 - CuPy's name
         if len(args) == nin and out is None and where is True and not options:
             if nin == 2:
                 a, b = args
+                if type(a) is dispatch.ndarray and type(b) is dispatch.ndarray:
+                    return dispatch.binary(self._function, a, b)
                 if isinstance(a, Remote) or isinstance(b, Remote):
                     override = _override(self, args)
                     if override is None:

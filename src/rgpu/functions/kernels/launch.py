@@ -16,11 +16,12 @@ from rgpu.client import pool
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.functions import creation, dispatch
-from rgpu.wire import ops
+from rgpu.wire import ops, values
 from rgpu.wire.functions import BY_NAME
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:::\w+)*(?:<[^;{}]*>)?")
 _kernels: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()  # stream -> content -> Kernel
+_T_CALL = ops.Call.tag
 SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -97,6 +98,40 @@ def resolve_types(ins: tuple, outs: tuple, in_dtypes: list, out_dtypes: list) ->
             known = letters[parameter.type].type
             raise TypeError(f"Type is mismatched. {parameter.name} {dtype.type} {known} {parameter.type}")
     return tuple([letters[p.type] if p.dtype is None else p.dtype for p in side] for side in (ins, outs))  # type: ignore[return-value]
+
+
+def signature(args: tuple) -> Any:
+    """The current stream (its number, which keeps nothing alive) and the layouts of arguments that are all
+    arrays of its device; else None."""
+    stream, array = pool.current_stream(), dispatch.ndarray
+    key: list = [stream.number]
+    for x in args:
+        if type(x) is not array or x._stream is not stream:
+            return None
+        key.append(x._meta)
+    return tuple(key)
+
+
+class Encoded:
+    """A launch on arrays that was encoded before: only their handles are new."""
+
+    __slots__ = ("_fn", "_kernel", "_made", "_rest")
+
+    def __init__(self, name: str, kernel: Kernel, made: list, *rest: Any) -> None:
+        wanted = tuple([(x.dtype, x.shape) for x in made])
+        encoded = dispatch._Arguments(None, (kernel, wanted, *rest), {}, True)
+        self._fn, self._made = BY_NAME[name].id, tuple(made)
+        self._kernel, *self._rest = encoded.wire
+
+    def run(self, args: tuple) -> list:
+        stream, made = args[0]._stream, self._made
+        if sum([meta.nbytes for meta in made]) > stream.device.memory_total:
+            pool.refuse(sum([meta.nbytes for meta in made]), stream.device)
+        handles = [next_handle() for _ in made]
+        inputs = [values.TUPLE, *[(values.HANDLE, x._handle) for x in args]]
+        command = (_T_CALL, self._fn, handles, (self._kernel, inputs, *self._rest), {})
+        stream.submit_predicted(command, handles, made)
+        return [dispatch.new(meta, stream, handle) for meta, handle in zip(made, handles)]
 
 
 def submit(name: str, stream: Any, made: list, outputs: list, *args: Any) -> list:
