@@ -18,6 +18,11 @@ settings.register_profile("rgpu", deadline=None, derandomize=True, print_blob=Tr
 settings.load_profile("rgpu")
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started with `&` by a script: programs under test would inherit deaf ears for Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--backend", choices=("cpu", "cupy"), default="cpu", help="the devices of the conformance tests' servers"

@@ -306,7 +306,8 @@ def test_reduced_view_has_as_few_dimensions_as_can_be(cp):
     a = cp.arange(24).reshape(2, 3, 4)
     x = a.get()
     cases = {
-        (24,): a, (2, 4): a[:, 1, :], (4, 6): a.transpose(2, 0, 1), (2, 8): a[:, :2], (4, 3, 2): a.T, (12,): a[..., ::2],
+        (24,): a, (2, 4): a[:, 1, :], (4, 6): a.transpose(2, 0, 1), (2, 8): a[:, :2], (4, 3, 2): a.T,
+        (12,): a[..., ::2],
     }  # fmt: skip
     for shape, view in cases.items():
         flat = view.reduced_view()
