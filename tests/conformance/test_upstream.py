@@ -34,7 +34,11 @@ def sdist():
     if not (cache / "cupy-14.2.0").is_dir():
         try:
             done = subprocess.run(
-                [sys.executable, RUNNER, "--fetch"], capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL
+                [sys.executable, RUNNER, "--fetch"],
+                capture_output=True,
+                text=True,
+                timeout=100,
+                stdin=subprocess.DEVNULL,
             )
             why = done.stderr.strip()[-300:] if done.returncode else ""
         except subprocess.TimeoutExpired:
@@ -57,7 +61,10 @@ def upstream(sdist, tmp_path):
             env=environment, capture_output=True, text=True, timeout=230, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert saved.exists(), done.stderr
-        return json.loads(saved.read_text()) | {"status": done.returncode, "output": done.stdout + done.stderr}
+        return json.loads(saved.read_text()) | {
+            "status": done.returncode,
+            "output": done.stdout + done.stderr,
+        }
 
     return run
 

@@ -106,7 +106,7 @@ def tile(A: Any, reps: Any) -> Meta | None:
     return None if min(reps, default=0) < 0 else fresh(tuple(n * r for n, r in zip(shape, reps)), A.dtype)
 
 
-def repeat(a: Any, repeats: Any, axis: Any = None) -> Meta | None:
+def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     if type(repeats) is Meta:
         return dry.WAIT  # how long the result is stands in the data
     if type(a) is not Meta:
