@@ -61,7 +61,10 @@ def upstream(sdist, tmp_path):
             env=environment, capture_output=True, text=True, timeout=230, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert saved.exists(), done.stderr
-        return json.loads(saved.read_text()) | {"status": done.returncode, "output": done.stdout + done.stderr}
+        return json.loads(saved.read_text()) | {
+            "status": done.returncode,
+            "output": done.stdout + done.stderr,
+        }
 
     return run
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-_state = threading.local()
+from rgpu.functions.cautions import error_states as _state
+
 _NAMES = ("divide", "over", "under", "invalid", "linalg")
 
 

@@ -6,15 +6,29 @@ The functions themselves are the declared ones, with predicted layouts. Only ``n
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from rgpu.client import pool
 from rgpu.client.remote import Remote
 from rgpu.functions import dispatch, indexing, signatures
 from rgpu.functions.ufunc import warn_of_lost_parts
+from rgpu.wire.functions import BY_NAME
+
+
+#: per thread, what ``cupyx.seterr`` set
+error_states = threading.local()
+MAY_FAIL = frozenset(("linalg.inv", "linalg.cholesky", "linalg.solve"))
+
+
+def strictly(name: str, args: tuple, kwargs: dict) -> Any:
+    """A function of linear algebra under ``errstate(linalg="raise")``: waits, and raises LinAlgError here."""
+    encoded = dispatch._Arguments(pool.current_stream(), (name, *args), kwargs, False)
+    return dispatch.ask(BY_NAME["linalg.strict"], encoded)
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -37,10 +37,12 @@ _ALIASES = {"alltrue": "all", "sometrue": "any", "product": "prod", "cumproduct"
 def function(name: str) -> Any:
     """The user's callable of a declared function."""
 
-    bind = signatures.binder(name)
+    bind, may_fail = signatures.binder(name), name in cautions.MAY_FAIL
 
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bind(args, kwargs)
+        if may_fail and getattr(cautions.error_states, "linalg", "ignore") == "raise":
+            return cautions.strictly(name, args, kwargs)
         return dispatch.call(name, *args, **kwargs)
 
     call.__name__ = call.__qualname__ = name.rpartition(".")[2]

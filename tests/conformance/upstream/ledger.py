@@ -23,14 +23,19 @@ class Patterns:
     def __init__(self, entries: Iterable[str]) -> None:
         self.entries = list(entries)
         self._exact = {entry for entry in self.entries if "*" not in entry}
-        wild = [entry for entry in self.entries if "*" in entry]
-        self._wild = [(re.compile(".*".join(map(re.escape, w.split("*"))), re.DOTALL), w) for w in wild]
+        self._wild: dict[str, list[tuple[re.Pattern, str]]] = {}  # by file; "" for patterns of many files
+        for entry in self.entries:
+            if "*" in entry:
+                file = entry.partition("::")[0]
+                regex = re.compile(".*".join(map(re.escape, entry.split("*"))), re.DOTALL)
+                self._wild.setdefault("" if "*" in file else file, []).append((regex, entry))
 
     def find(self, node: str) -> str | None:
         node = node.removeprefix("tests/")
         if node in self._exact:
             return node
-        return next((entry for regex, entry in self._wild if regex.fullmatch(node)), None)
+        candidates = [*self._wild.get(node.partition("::")[0], ()), *self._wild.get("", ())]
+        return next((entry for regex, entry in candidates if regex.fullmatch(node)), None)
 
 
 class Group(NamedTuple):

@@ -57,7 +57,7 @@ def elementwise(name: str, operands: tuple, **options: Any) -> Meta | tuple[Meta
 def _elementwise_rule(name: str, operands: tuple, options: dict) -> Any:
     ufunc = numpy_function(name)
     dummies = [np.empty((0,), x.dtype) if type(x) is Meta else x for x in operands]
-    if name in _POWERS:
+    if name in _POWERS and np.result_type(dummies[0]).kind != "u":
         dummies[1] = _exponent(dummies[1])
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,7 +84,7 @@ def inplace(name: str, target: Meta, operand: Any) -> None:
         )
     dummy = np.empty((0,), target.dtype)
     other = np.empty((0,), operand.dtype) if type(operand) is Meta else operand
-    if name in _POWERS:
+    if name in _POWERS and dummy.dtype.kind != "u":
         other = _exponent(other)
     numpy_function(name)(dummy, other, out=dummy, casting="same_kind")
     _elementwise[key] = True

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server.cpu_functions import override
+from rgpu.server.cpu_functions import OVERRIDES, override
 
 LinAlgError = np.linalg.LinAlgError
+_MAY_FAIL = frozenset(("linalg.inv", "linalg.cholesky", "linalg.solve"))
+_strictly = False  # whether a failure is an error now; a worker runs one command at a time
 
 
 def _stacked_square(a: np.ndarray) -> None:
@@ -35,7 +37,8 @@ def _each(function: Callable[..., Any], a: np.ndarray, *rest: np.ndarray) -> Any
     try:
         return function(a, *rest)
     except LinAlgError:
-        pass
+        if _strictly:
+            raise
     shape = rest[0].shape if rest else a.shape
     result = np.full(shape, np.nan, common_type(a, *rest))
     for index in np.ndindex(*a.shape[:-2]):
@@ -64,6 +67,19 @@ def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, **kwargs: 
     )
 
 
+@override("linalg.strict")
+def _strict(name: str, *args: Any, **kwargs: Any) -> Any:
+    """A function under ``cupyx.errstate(linalg="raise")``."""
+    global _strictly
+    if name not in _MAY_FAIL:
+        raise ValueError(f"{name} never fails")
+    _strictly = True
+    try:
+        return OVERRIDES[name](*args, **kwargs)
+    finally:
+        _strictly = False
+
+
 @override("linalg.inv")
 def _inv(a: np.ndarray) -> Any:
     _stacked_square(a)
@@ -90,6 +106,8 @@ def _solve(a: np.ndarray, b: np.ndarray) -> Any:
     elif a.shape[:-1] != b.shape[:-1]:
         raise ValueError("a must have (..., M, M) shape and b must have (..., M, K) for multidimensional b")
     common_type(a, b)
+    if _strictly and not b.size:
+        np.linalg.inv(a)  # a singular matrix is an error even where nothing is to be solved
     if b.ndim == a.ndim - 1:
         return _each(np.linalg.solve, a, b[..., None])[..., 0]
     return _each(np.linalg.solve, a, b)
