@@ -1,7 +1,7 @@
 """What CuPy refuses or warns of on the caller's line, before or after the table's function runs.
 
-The functions themselves are the declared ones, with predicted layouts. Only ``nanmax`` and
-``nanmin`` wait, where CuPy does: whether to warn is in the data.
+The functions themselves are the declared ones, with predicted layouts. Nothing here waits: the warning
+of ``nanmax`` that all elements are NaN, for which CuPy reads the result, is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from rgpu.client.remote import Remote
 from rgpu.functions import dispatch, indexing, signatures
 from rgpu.functions.ufunc import warn_of_lost_parts
 from rgpu.wire.functions import BY_NAME
-
 
 #: per thread, what ``cupyx.seterr`` set
 error_states = threading.local()
@@ -101,16 +100,6 @@ def _triangle(name: str) -> Callable[..., Any]:
     return named(function, name)
 
 
-def _nan_extreme(name: str) -> Callable[..., Any]:
-    def function(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        result = dispatch.call(name, a, axis, out=out, keepdims=keepdims)
-        if result.dtype.kind in "fc" and bool(dispatch.call("isnan", result).any()):
-            warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=2)
-        return result
-
-    return named(function, name)
-
-
 def cov(a: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None, fweights: Any = None,
         aweights: Any = None, *, dtype: Any = None) -> Any:  # fmt: skip
     """The covariance matrix; with too few observations a warning, as NumPy's."""
@@ -138,5 +127,4 @@ NAMES: dict[str, Any] = {
 }
 NAMES["delete"] = delete
 NAMES.update({name: _triangle(name) for name in ("tril_indices", "triu_indices")})
-NAMES.update({name: _nan_extreme(name) for name in ("nanmax", "nanmin")})
 NAMES.update(repeat=repeat, select=select, indices=indices, cov=cov, nan_to_num=nan_to_num)
