@@ -332,3 +332,7 @@ def test_shapes_may_be_arrays_of_numbers(cp):
     assert cp.reshape(a, np.array([2, -1])).shape == a.reshape(np.array([2, 3])).shape == (2, 3)
     assert cp.reshape(a, np.int64(6)).shape == (6,)
     assert cp.broadcast_to(a, np.array([4, 6])).shape == (4, 6)
+    b = cp.ones((2, 3, 4))
+    axes, s = np.array([0, 1]), np.array([4, 4])
+    np.testing.assert_allclose(cp.fft.fft2(b, s=s, axes=axes).get(), np.fft.fft2(b.get(), s=(4, 4), axes=(0, 1)))
+    np.testing.assert_array_equal(cp.fft.fftshift(b, axes=axes).get(), b.get())

@@ -174,6 +174,9 @@ def inplace(function: Function, a: Remote, b: Any) -> Any:
     return a
 
 
+_NUMBERS = frozenset({"axes", "s", "shape", "shift"})  # keywords that may come as an array of numbers
+
+
 class _Arguments:
     """One walk over the arguments of a call: wire form, layouts, signature, arrays."""
 
@@ -299,6 +302,9 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
         with out._stream.device:
             return call(name, *args, **kwargs)
     accept = kind in _HOST_KINDS or name in _HOST_FUNCTIONS
+    for word in _NUMBERS & kwargs.keys():
+        if isinstance(kwargs[word], np.ndarray):
+            kwargs[word] = tuple(kwargs[word].ravel().tolist())
     encoded = _Arguments(stream, args, kwargs, accept)
     if kind in ("mutate", "internal"):
         return run(function, encoded, out)

@@ -95,7 +95,7 @@ class Function(Expressions):
         self.name = function.__name__
         try:
             text = textwrap.dedent(inspect.getsource(function))
-        except (OSError, TypeError):
+        except (OSError, TypeError, IndexError):
             raise ValueError(f"the source of {self.name} cannot be read: a jit kernel needs a file") from None
         tree = ast.parse(text).body[0]
         if not isinstance(tree, ast.FunctionDef):
