@@ -408,6 +408,7 @@ class CommandStream:
         """Queue and send the last commands, without waiting for their answers."""
         if self._goodbye is None and not self.closed and self.connection.failure is None:
             self._goodbye = _next_reply()
+            self._gather()
             self.pending += (ops.Sync.encode(self._goodbye), None, ops.Bye.encode(), None)
             self.flush(deadline=time.monotonic() + CLOSE)
 
