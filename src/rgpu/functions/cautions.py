@@ -19,7 +19,6 @@ from rgpu.functions import dispatch, indexing, signatures
 from rgpu.functions.ufunc import warn_of_lost_parts
 from rgpu.wire.functions import BY_NAME
 
-
 #: per thread, what ``cupyx.seterr`` set
 error_states = threading.local()
 MAY_FAIL = frozenset(("linalg.inv", "linalg.cholesky", "linalg.solve"))
@@ -133,9 +132,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     return x
 
 
-NAMES: dict[str, Any] = {
-    name: _joining(name) for name in ("concatenate", "concat", "stack", "hstack", "vstack")
-}
+NAMES: dict[str, Any] = {name: _joining(name) for name in ("concatenate", "concat", "stack", "hstack", "vstack")}
 NAMES["delete"] = delete
 NAMES.update({name: _triangle(name) for name in ("tril_indices", "triu_indices")})
 NAMES.update({name: _nan_extreme(name) for name in ("nanmax", "nanmin")})
