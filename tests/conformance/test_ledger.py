@@ -34,9 +34,7 @@ def modules(monkeypatch):
 def judged(modules, tmp_path, outcomes):
     ledger, report = modules
     (tmp_path / "ledger.toml").write_text(LEDGER)
-    lines = [
-        {"node": f"tests/cupy_tests/{node}", "outcome": o, "message": ""} for node, o in outcomes.items()
-    ]
+    lines = [{"node": f"tests/cupy_tests/{node}", "outcome": o, "message": ""} for node, o in outcomes.items()]
     (tmp_path / "lines").write_text("\n".join(map(json.dumps, lines)))
     results = report.Results().read(tmp_path / "lines")
     return results, report.Judged(results, ledger.load(tmp_path / "ledger.toml"))

@@ -122,9 +122,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     return x
 
 
-NAMES: dict[str, Any] = {
-    name: _joining(name) for name in ("concatenate", "concat", "stack", "hstack", "vstack")
-}
+NAMES: dict[str, Any] = {name: _joining(name) for name in ("concatenate", "concat", "stack", "hstack", "vstack")}
 NAMES["delete"] = delete
 NAMES.update({name: _triangle(name) for name in ("tril_indices", "triu_indices")})
 NAMES.update(repeat=repeat, select=select, indices=indices, cov=cov, nan_to_num=nan_to_num)

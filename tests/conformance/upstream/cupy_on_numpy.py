@@ -44,9 +44,7 @@ class _Finder:
         if name.partition(".")[0] not in ("cupy", "cupyx", "cupy_backends"):
             return None
         if name == "cupy.testing" or name.startswith("cupy.testing."):
-            return importlib.machinery.PathFinder.find_spec(
-                name, [str(_SDIST.joinpath(*name.split(".")[:-1]))]
-            )
+            return importlib.machinery.PathFinder.find_spec(name, [str(_SDIST.joinpath(*name.split(".")[:-1]))])
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: Any) -> types.ModuleType:

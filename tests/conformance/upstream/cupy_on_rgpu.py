@@ -88,9 +88,7 @@ def _counted() -> tuple[int, int]:
     addresses = list({device.daemon.address for device in live})
     executed, end = -1, time.monotonic() + 5
     while executed != issued and time.monotonic() < end:
-        sessions = [
-            s for server in snapshot.take(addresses) for d in server["devices"] for s in d["sessions"]
-        ]
+        sessions = [s for server in snapshot.take(addresses) for d in server["devices"] for s in d["sessions"]]
         executed = sum(s["commands"] for s in sessions if s["pid"] == os.getpid())
         time.sleep(0.1)  # between two questions; nothing announces a worker's report
     return issued, executed

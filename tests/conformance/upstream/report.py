@@ -44,9 +44,7 @@ class Results:
     def merge(self, path: Path) -> Results:
         """Add what an earlier run saved."""
         saved = json.loads(path.read_text())
-        self.lines.update(
-            {node: {"node": node, "outcome": o, "message": ""} for node, o in saved["results"].items()}
-        )
+        self.lines.update({node: {"node": node, "outcome": o, "message": ""} for node, o in saved["results"].items()})
         self.lines.update({line["node"]: line for line in saved["failing"]})
         self.count(saved["stats"])
         self.stood_in.update(saved["stood_in"])
@@ -73,9 +71,7 @@ class Judged:
         self.unexpected: list[dict] = []
         self.stale: list[str] = []  # expected failures that pass
         telling = ledgers.telling()
-        seen: dict[str, list[bool]] = collections.defaultdict(
-            list
-        )  # entry of the ledger -> whether its tests failed
+        seen: dict[str, list[bool]] = collections.defaultdict(list)  # entry of the ledger -> whether its tests failed
         for node, line in results.lines.items():
             outcome = "failed" if line["outcome"] in BAD else line["outcome"]
             excluded, expected = ledger.excludes(node), ledger.expects(node)
@@ -117,10 +113,7 @@ def show(results: Results, judged: Judged, kinds: int, strict: bool) -> int:
     for line in judged.unexpected:
         groups[essence(line["message"])].append(line["node"].split("cupy_tests/")[-1])
     for message, nodes in sorted(groups.items(), key=lambda item: -len(item[1]))[:kinds]:
-        print(
-            f"{len(nodes):5d} x {message}\n        {nodes[0]}"
-            + (f"\n        {nodes[-1]}" if nodes[1:] else "")
-        )
+        print(f"{len(nodes):5d} x {message}\n        {nodes[0]}" + (f"\n        {nodes[-1]}" if nodes[1:] else ""))
     for node in judged.stale[:200]:
         print(f"expected to fail and passes, remove it from the ledger: {node.removeprefix('tests/')}")
     issued, executed = results.stats.get("issued", 0), results.stats.get("executed", 0)
@@ -142,9 +135,7 @@ def write_docs(path: Path, results: Results, judged: Judged) -> None:
     for name, count in judged.rows():
         lines.append(f"| {name} | " + " | ".join(f"{n}" for n in _figures(count)) + f" | {_rate(count)} |")
     lines += ["", "| | tests | reason |", "|---|---|---|"]
-    lines += [
-        f"| {kind} | {number} | {reason} |" for (kind, reason), number in sorted(judged.by_reason.items())
-    ]
+    lines += [f"| {kind} | {number} | {reason} |" for (kind, reason), number in sorted(judged.by_reason.items())]
     lines += ["", f"The clients of these runs sent {results.stats.get('commands', 0):,} commands."]
     text = path.read_text()
     before, after = text.split(_BEGIN)[0], text.split(_END)[1]
@@ -170,9 +161,7 @@ def _rate(count: Any) -> str:
 def essence(message: str) -> str:
     """The line that names the error, with numbers taken out so that equal causes fall together."""
     lines = [
-        line.strip()
-        for line in message.splitlines()
-        if re.match(r"\s*(E +)?[\w.]*(Error|Warning|Exception)\b", line)
+        line.strip() for line in message.splitlines() if re.match(r"\s*(E +)?[\w.]*(Error|Warning|Exception)\b", line)
     ]
     return re.sub(r"0x[0-9a-f]+|\b\d+\b", "#", (lines or message.strip().splitlines()[-1:] or [""])[-1])[:220]
 

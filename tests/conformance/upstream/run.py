@@ -130,9 +130,7 @@ def described() -> dict:
     """When and where a run was made, for the table in the docs."""
     import numpy
 
-    versions = (
-        f"Python {platform.python_version()}, NumPy {numpy.__version__}, CuPy's tests {VERSION}, cpu backend"
-    )
+    versions = f"Python {platform.python_version()}, NumPy {numpy.__version__}, CuPy's tests {VERSION}, cpu backend"
     machine = f"{os.cpu_count()}-core {platform.machine()} {platform.system()}"
     return {"date": datetime.date.today().isoformat(), "machine": machine, "versions": versions}
 
@@ -140,14 +138,10 @@ def described() -> dict:
 def tell(results: reports.Results, ledger: ledgers.Ledger) -> int:
     """Write down which tests tell NumPy from CuPy: what fails when cupy is a bare alias of NumPy."""
     nodes = {n.removeprefix("tests/"): line["outcome"] for n, line in results.lines.items()}
-    run = {
-        n: o for n, o in nodes.items() if o != "skipped" and not ledger.excludes(n) and not ledger.expects(n)
-    }
+    run = {n: o for n, o in nodes.items() if o != "skipped" and not ledger.excludes(n) and not ledger.expects(n)}
     failed = [n for n, outcome in run.items() if outcome in reports.BAD]
     patterns = ledgers.folded(failed, run)
-    head = (
-        "# The tests that a bare alias of NumPy fails; written by scripts/conformance --alias, do not edit.\n"
-    )
+    head = "# The tests that a bare alias of NumPy fails; written by scripts/conformance --alias, do not edit.\n"
     ledgers.TELLING.write_text(head + "".join(f"{p}\n" for p in patterns))
     print(f"an alias of NumPy fails {len(failed)} of {len(run)} tests: {len(patterns)} patterns")
     return 0
@@ -166,9 +160,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tier", action="append", default=[], choices=sorted(TIERS))
     parser.add_argument("-k", help="pytest's expression")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument(
-        "--sdist", help=f"CuPy {VERSION}'s source distribution, packed or not (default: download)"
-    )
+    parser.add_argument("--sdist", help=f"CuPy {VERSION}'s source distribution, packed or not (default: download)")
     parser.add_argument("--json", default="conformance.json", help="where the results are saved")
     parser.add_argument("--failures", type=int, default=30, help="how many kinds of failure to show")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for the whole run")
@@ -177,14 +169,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--blocking", action="store_true", help="RGPU_LAUNCH_BLOCKING=1")
     parser.add_argument("-v", "--verbose", action="store_true", help="show pytest's own output")
     parser.add_argument("--strict", action="store_true", help="an expected failure that passes fails the run")
-    parser.add_argument(
-        "--merge", action="append", default=[], metavar="JSON", help="run nothing; join saved results"
-    )
+    parser.add_argument("--merge", action="append", default=[], metavar="JSON", help="run nothing; join saved results")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/conformance.md")
     parser.add_argument("--alias", action="store_true", help="NumPy in rgpu's place: writes telling.txt")
-    parser.add_argument(
-        "--mutant", metavar="DIR", help="first on the servers' PYTHONPATH: breaks them for a guard"
-    )
+    parser.add_argument("--mutant", metavar="DIR", help="first on the servers' PYTHONPATH: breaks them for a guard")
     parser.add_argument("--kill-servers-after", type=int, default=0, metavar="TESTS", help="for a guard")
     parser.add_argument("--fetch", action="store_true", help="only make sure that the tests are there")
     parser.add_argument("pytest", nargs="*", help="after --: arguments for pytest")
