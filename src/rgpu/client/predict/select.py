@@ -207,7 +207,7 @@ def learn(*_: Any, **__: Any) -> None:
 
 RULES: dict[str, Callable[..., Any]] = {
     "where": where, "clip": clip, "roll": roll, "sort": sort, "argsort": argsort, "take": take,
-    "lexsort": lexsort,
+    "lexsort": lexsort, "msort": functools.partial(sort, axis=0),
     "partition": partition, "argpartition": argpartition, "tril": triangle, "triu": triangle,
     "array_equal": truth, "array_equiv": truth, "allclose": allclose, "isclose": isclose,
     "searchsorted": searchsorted, "digitize": digitize, "percentile": functools.partial(_quantile, 100.0),
