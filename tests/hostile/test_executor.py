@@ -131,7 +131,6 @@ REFUSED = {
     "an object dtype": ops.Empty.encode(7, "|O", [2], None),
     "an expression as dtype": ops.Empty.encode(7, "(1000000,1000000)f8", [2], None),
     "fields as dtype text": ops.Empty.encode(7, "f8,O", [2], None),
-    "time as dtype": ops.Empty.encode(7, "<M8[s]", [2], None),
     "a nested object": ops.Empty.encode(7, [0, [["a", "|O", 0]], 8, False], [2], None),
     "a field outside": ops.Empty.encode(7, [0, [["a", F8, 8]], 8, False], [2], None),
     "a field before": ops.Empty.encode(7, [0, [["a", F8, -8]], 8, False], [2], None),

@@ -72,7 +72,12 @@ def main(argv: list[str] | None = None) -> int:
             level="WARNING" if quiet else settings.log_level.upper(),
             stream=sys.stderr,
         )
-        inventory = Inventory(settings.devices, settings.device_memory, always_cpu=bool(options.parent))
+        inventory = Inventory(
+            settings.devices,
+            settings.device_memory,
+            always_cpu=bool(options.parent),
+            server=settings.server_name,
+        )
     except ConfigError as error:
         return _fail(str(error))
     try:

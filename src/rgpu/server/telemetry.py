@@ -49,13 +49,13 @@ class Reading:
 class CpuDevices:
     """Devices made of the host's processor: memory and load are those of their sessions."""
 
-    def __init__(self, count: int, first: int, device_memory: int) -> None:
+    def __init__(self, count: int, first: int, device_memory: int, server: str = "") -> None:
         memory = device_memory or (int(host_memory() * _HOST_SHARE) // count >> 20 << 20)
         model = processor_name()
         threads = threads_per_device(count)
         self.devices = [
             Device(
-                first + i, "cpu", f"CPU {model}", memory, properties={"cores": threads, "uuid": _cpu_uuid(i)}
+                first + i, "cpu", f"CPU {model}", memory, properties={"cores": threads, "uuid": _cpu_uuid(server, i)}
             )
             for i in range(count)
         ]
@@ -144,7 +144,9 @@ class CudaDevices:
 class Inventory:
     """All devices of this server, in the order of their indices."""
 
-    def __init__(self, spec: DeviceSpec, device_memory: int = 0, *, always_cpu: bool = False) -> None:
+    def __init__(
+        self, spec: DeviceSpec, device_memory: int = 0, *, always_cpu: bool = False, server: str = ""
+    ) -> None:
         self._groups: list[CpuDevices | CudaDevices] = []
         cpus = spec.count
         if spec.kind == "cuda":
@@ -154,7 +156,7 @@ class Inventory:
             self._groups += [gpus] if gpus else []
             cpus = 1 if always_cpu or not gpus else 0
         if cpus:
-            self._groups.append(CpuDevices(cpus, sum(len(g.devices) for g in self._groups), device_memory))
+            self._groups.append(CpuDevices(cpus, sum(len(g.devices) for g in self._groups), device_memory, server))
         self.devices = [device for group in self._groups for device in group.devices]
         self.cpus = cpus
 
@@ -204,6 +206,6 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cpu_uuid(index: int) -> str:
-    """The same device keeps its name over restarts."""
-    return f"CPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{platform.node()}/rgpu/{index}')}"
+def _cpu_uuid(server: str, index: int) -> str:
+    """The same device keeps its name over restarts; servers of one host are told apart by theirs."""
+    return f"CPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{platform.node()}/rgpu/{server}/{index}')}"
