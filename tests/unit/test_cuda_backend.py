@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from rgpu import surface
-from rgpu.server import cpu_device
+from rgpu.server.cpu import device as cpu_device
 from rgpu.wire.functions import TABLE
 
 

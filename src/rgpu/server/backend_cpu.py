@@ -15,7 +15,7 @@ import numpy as np
 from rgpu.server import kernels_cpu
 from rgpu.server.backend import Backend
 from rgpu.server.cpu import OVERRIDES
-from rgpu.server.cpu_device import FUNCTIONS
+from rgpu.server.cpu.device import FUNCTIONS
 
 
 class CpuBackend(Backend):

@@ -18,7 +18,7 @@ import numpy as np
 
 from rgpu.server import cupy_device, cupy_kernels, sparse
 from rgpu.server.backend import Backend
-from rgpu.server.cpu_scipy import INTERPOLATORS
+from rgpu.server.cpu.scientific import INTERPOLATORS
 from rgpu.server.cupy_device import Pools
 from rgpu.server.table import OutOfMemoryError
 
@@ -276,3 +276,14 @@ for _kind in ("XORWOW", "MRG32k3a", "Philox4x3210"):
 @override("random.BitGenerator.random_raw")
 def _random_raw(bits: Any, shape: tuple) -> Any:
     return bits.random_raw(shape)
+
+
+#: what fails on a singular matrix, by declared name
+_MAY_FAIL = {"linalg.inv": "inv", "linalg.cholesky": "cholesky", "linalg.solve": "solve"}
+
+
+@override("linalg.strict")
+def _strict(name: str, *args: Any, **kwargs: Any) -> Any:
+    """A function of linear algebra with CuPy's check of its outcome, which waits."""
+    with cupyx.errstate(linalg="raise"):
+        return getattr(cupy.linalg, _MAY_FAIL[name])(*args, **kwargs)

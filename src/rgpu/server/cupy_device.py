@@ -1,6 +1,6 @@
 """What a CUDA device says of itself, and its streams, events and memory pools: CuPy's own.
 
-The counterpart of ``cpu_device``: the same declared names, the same arguments, the same answers. Part of
+The counterpart of ``cpu.device``: the same declared names, the same arguments, the same answers. Part of
 the cupy backend, which is the only one to import it.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import cupy
-import cupyx
 from cupy.cuda import runtime
 
 _BLOCKING, _DISABLE_TIMING = 1, 2
@@ -132,17 +131,7 @@ def _elapsed(backend: Any, start: Any, end: Any) -> float:
 
 
 #: by declared name; the first argument is the backend
-_MAY_FAIL = {"linalg.inv": "inv", "linalg.cholesky": "cholesky", "linalg.solve": "solve"}
-
-
-def _strict(backend: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    """A function of linear algebra with CuPy's check of its outcome, which waits."""
-    with cupyx.errstate(linalg="raise"):
-        return getattr(cupy.linalg, _MAY_FAIL[name])(*args, **kwargs)
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "linalg.strict": _strict,
     "device.info": _info,
     "device.memory": _memory,
     "stream.create": _stream_create,

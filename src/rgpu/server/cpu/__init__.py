@@ -7,6 +7,6 @@ where CuPy does (never Python scalars). Nothing here may know the wire or the cl
 from __future__ import annotations
 
 from rgpu.server.cpu import fourier, linalg, logic, mathematics, polynomial, statistics
-from rgpu.server.cpu_functions import OVERRIDES as OVERRIDES
+from rgpu.server.cpu.arrays import OVERRIDES as OVERRIDES
 
 AREAS = (fourier, linalg, logic, mathematics, polynomial, statistics)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server.cpu_functions import OVERRIDES, override
+from rgpu.server.cpu.arrays import OVERRIDES, override
 
 LinAlgError = np.linalg.LinAlgError
 _MAY_FAIL = frozenset(("linalg.inv", "linalg.cholesky", "linalg.solve"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server.cpu_functions import override
+from rgpu.server.cpu.arrays import override
 
 
 def _answer(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server.cpu_functions import OVERRIDES, override
+from rgpu.server.cpu.arrays import OVERRIDES, override
 
 
 def _power(x1: Any, x2: Any, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server.cpu_functions import override
+from rgpu.server.cpu.arrays import override
 
 
 @override("polyadd")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server.cpu_functions import override
+from rgpu.server.cpu.arrays import override
 from rgpu.server.kernels_cpu.loops import Elementwise
 from rgpu.server.kernels_cpu.raw import Module, Pointer, Variable
 from rgpu.server.kernels_cpu.reduction import Reduction

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server import cpu_random, cpu_scipy
+from rgpu.server.cpu import random_streams, scientific
 
-OVERRIDES: dict[str, Callable[..., Any]] = {**cpu_random.OVERRIDES, **cpu_scipy.OVERRIDES}
+OVERRIDES: dict[str, Callable[..., Any]] = {**random_streams.OVERRIDES, **scientific.OVERRIDES}
 
 
 def override(name: str, wants_backend: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
