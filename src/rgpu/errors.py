@@ -35,6 +35,10 @@ class NoSuchDevice(RgpuError, ValueError):
     """A device number that the server does not have."""
 
 
+class NoSuchSession(RgpuError, ValueError):
+    """A session that the server does not know, or that belongs to somebody else."""
+
+
 class SessionLost(RgpuError, ConnectionError):
     """A session ended that the client still needed. Its arrays are gone."""
 

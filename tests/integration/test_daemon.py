@@ -14,7 +14,7 @@ import rgpu.client.control
 from rgpu.client.control import DaemonClient
 from rgpu.client.embedded import EmbeddedDaemon
 from rgpu.config import Address, parse_devices
-from rgpu.errors import NoSuchDevice, ProtocolError, ServerBusy, ServerUnavailable, VersionMismatch
+from rgpu.errors import NoSuchDevice, NoSuchSession, ProtocolError, ServerBusy, ServerUnavailable, VersionMismatch
 from rgpu.link.control import ControlClient
 from rgpu.wire import control, ops
 from rgpu.wire.codec import pack, unpack
@@ -347,3 +347,21 @@ for servers in ((), ("local",), (["local"],)):
     environ = {key: value for key, value in os.environ.items() if key != "RGPU_SERVERS"}
     done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, timeout=60)
     assert done.stdout == "2 3.0\n" * 3, done.stderr
+
+
+def test_a_session_is_ended_by_its_own_user_only(monkeypatch):
+    with Daemon() as daemon:
+        talk = Talk(daemon.client.attach())
+        (session,) = daemon.sessions()
+        assert session["id"] == talk.lease.session.hex()[:8]
+        with monkeypatch.context() as other:
+            other.setattr("rgpu.client.control.user_name", lambda: "mallory")
+            with pytest.raises(NoSuchSession, match="belongs to"):
+                daemon.client.end(session["id"])
+        assert daemon.client.session_state(talk.lease.session) == "alive"
+        with pytest.raises(NoSuchSession, match="there is no session 00000000"):
+            daemon.client.end("00000000")
+        daemon.client.end(session["id"])
+        assert "ended by" in daemon.client.session_state(talk.lease.session)
+        assert not daemon.sessions()
+        talk.connection.abort()

@@ -1,15 +1,18 @@
 """The inventory of devices: cpu devices from the host, GPUs from a stand-in for NVML."""
 
 import sys
+import threading
 import types
 
 import pytest
 
 from rgpu.config import parse_devices
 from rgpu.errors import ConfigError
+from rgpu.server import nvml as nvml_room
 from rgpu.server import telemetry
 from rgpu.server.lease import Client, Lease
 from rgpu.server.telemetry import Inventory
+from tests.support.waiting import wait_until
 
 
 def lease(device, **told):
@@ -43,6 +46,7 @@ def nvml(monkeypatch):
         nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=61, memory=3),
         nvmlDeviceGetPowerUsage=no_sensor,
         nvmlDeviceGetTemperature=lambda handle, sensor: 48,
+        nvmlDeviceGetComputeMode=lambda handle: 0,
     )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
@@ -78,7 +82,8 @@ def test_gpus(nvml):
     assert device.properties["pci_bus_id"] == "00000000:01:00.0"
     reading = inventory.read(device, [])
     assert (reading.memory_used, reading.utilization) == (5 << 30, 61)
-    assert reading.details == {"temperature": 48, "power": None}
+    assert (reading.details["temperature"], reading.details["power"]) == (48, None)
+    assert (reading.details["compute_mode"], reading.details["pcie_gen"]) == ("Default", None)
     assert Inventory(parse_devices("cuda")).devices[0].memory_total == 1 << 37
     inventory.close()
 
@@ -89,8 +94,35 @@ def test_auto(nvml, monkeypatch):
     mixed = Inventory(parse_devices("auto"), always_cpu=True)
     assert [(d.index, d.kind) for d in mixed.devices] == [(0, "cuda"), (1, "cuda"), (2, "cpu")]
     assert mixed.read(mixed.devices[2], []).memory_used == 0
+    mixed.close()
     monkeypatch.setattr(telemetry.importlib.util, "find_spec", lambda module: None)
     assert [d.kind for d in Inventory(parse_devices("auto")).devices] == ["cpu"]
+
+
+def test_a_card_that_hangs_makes_nobody_wait(nvml, monkeypatch):
+    """Who asks gets the last reading, and after some seconds its age."""
+    monkeypatch.setattr(nvml_room, "SAMPLE_SECONDS", 0.01)
+    monkeypatch.setattr(nvml_room, "STALE_SECONDS", 0.1)
+    stuck, release = threading.Event(), threading.Event()
+    inventory = Inventory(parse_devices("cuda:0"))
+    assert "reading_age" not in inventory.read(inventory.devices[0], []).details
+
+    def hang(handle):
+        stuck.set()
+        release.wait(10)
+        raise nvml.NVMLError("GPU is lost")
+
+    nvml.nvmlDeviceGetUtilizationRates = hang
+    assert stuck.wait(5)
+    reading = wait_until(lambda: _stale(inventory.read(inventory.devices[0], [])))
+    assert reading.utilization == 61
+    release.set()
+    wait_until(lambda: inventory.read(inventory.devices[0], []).utilization == 0)
+    inventory.close()
+
+
+def _stale(reading):
+    return reading if reading.details.get("reading_age", 0) > 0.1 else None
 
 
 def test_gpus_that_are_not_there(nvml, monkeypatch):

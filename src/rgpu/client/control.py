@@ -16,6 +16,7 @@ from typing import Any
 from rgpu.config import Address
 from rgpu.errors import (
     NoSuchDevice,
+    NoSuchSession,
     ProtocolError,
     RgpuError,
     ServerBusy,
@@ -38,6 +39,8 @@ _REFUSALS: dict[str, type[RgpuError]] = {
     "starting": ServerBusy,
     "stopping": ServerUnavailable,
     "failed": ServerUnavailable,
+    "no-session": NoSuchSession,
+    "not-yours": NoSuchSession,
 }
 
 
@@ -93,6 +96,10 @@ class DaemonClient:
         """Give a lease back; its worker ends. Giving it back twice is harmless."""
         self._ask(control.Release, control.Released, session)
 
+    def end(self, session: str) -> None:
+        """End a session of ours by the name that rgpu-smi shows; NoSuchSession when it is not there or not ours."""
+        self._ask(control.End, control.Released, session, user_name())
+
     def session_state(self, session: bytes, timeout: float | None = None) -> str:
         """ "alive", "dead: why" or "unknown" (the daemon was restarted, or forgot)."""
         return self._ask(control.SessionState, control.State, session, timeout=timeout).state
@@ -119,13 +126,17 @@ class DaemonClient:
         return f"<DaemonClient {self.address}>"
 
 
+def user_name() -> str:
+    """Who we say we are."""
+    try:
+        return getpass.getuser()[:256]
+    except (KeyError, OSError):  # a user id without an entry, as in containers
+        return str(os.getuid())
+
+
 def _who_we_are() -> tuple[str, str, int, str]:
     """User, host, process and program, for people who look at rgpu-smi."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without an entry, as in containers
-        user = str(os.getuid())
     program = (
         sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else os.path.basename(sys.executable)
     )
-    return user[:256], platform.node()[:256], os.getpid(), (program or "python")[-256:]
+    return user_name(), platform.node()[:256], os.getpid(), (program or "python")[-256:]

@@ -19,8 +19,9 @@ from rgpu.config import Address, ServerConfig
 from rgpu.errors import NoSuchDevice, ProtocolError, ServerBusy
 from rgpu.link.control import ControlServer
 from rgpu.server import broker
+from rgpu.server.device import Device
 from rgpu.server.lease import Client, Lease, LeaseBook
-from rgpu.server.telemetry import Device, Inventory, threads_per_device
+from rgpu.server.telemetry import Inventory, threads_per_device
 from rgpu.server.workers import WORKER_COMMAND, Worker, WorkerPool
 from rgpu.wire import control
 from rgpu.wire.codec import pack, unpack
@@ -79,6 +80,7 @@ class Daemon:
             control.Hello.Record: self._hello,
             control.Attach.Record: self._attach,
             control.Release.Record: self._release,
+            control.End.Record: self._end_named,
             control.SessionState.Record: self._session_state,
             control.Snapshot.Record: self._snapshot,
         }
@@ -229,28 +231,45 @@ class Daemon:
         )
 
     def _release(self, _asker: Any, message: Any) -> tuple:
-        worker = self._pool.by_session(message.session)
+        return self._end_session(message.session, "released by the client")
+
+    def _end_named(self, _asker: Any, message: Any) -> tuple:
+        lease = self._leases.named(message.session)
+        if lease is None:
+            return control.Refused.encode(
+                reason="no-session", message=f"there is no session {message.session} on {self.name}; see rgpu-smi"
+            )
+        if lease.client.user != message.user:
+            return control.Refused.encode(
+                reason="not-yours", message=f"session {message.session} belongs to {lease.client.user}"
+            )
+        return self._end_session(lease.session, f"ended by {message.user}")
+
+    def _end_session(self, session: bytes, reason: str) -> tuple:
+        worker = self._pool.by_session(session)
         if worker:
-            self._pool.stop(worker, "released by the client")
-        self._end(message.session, "released by the client")
+            self._pool.stop(worker, reason)
+        self._end(session, reason)
         return control.Released.encode()
 
     def _session_state(self, _asker: Any, message: Any) -> tuple:
         return control.State.encode(state=self._leases.state(message.session)[:256])
 
     def _snapshot(self, _asker: Any, _message: Any) -> tuple:
-        return control.Picture.encode(
-            server={
-                "name": self.name,
-                "version": VERSION,
-                "host": platform.node(),
-                "pid": os.getpid(),
-                "uptime": time.time() - self._started,
-                "devices": [
-                    self._describe(device) | {"sessions": self._sessions(device)} for device in self.devices
-                ],
-            }
-        )
+        return control.Picture.encode(server=self._picture())
+
+    def _picture(self) -> dict[str, Any]:
+        """This server as rgpu-smi and the web page show it."""
+        return {
+            "name": self.name,
+            "version": VERSION,
+            "fingerprint": fingerprint(),
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "uptime": time.time() - self._started,
+            "waiting": len(self._waiting),
+            "devices": [self._describe(device) | {"sessions": self._sessions(device)} for device in self.devices],
+        }
 
     # Descriptions
 
@@ -271,6 +290,7 @@ class Daemon:
         now = time.monotonic()
         return [
             {
+                "id": lease.name,
                 "user": lease.client.user,
                 "host": lease.client.host,
                 "pid": lease.client.pid,
@@ -325,7 +345,7 @@ class Daemon:
 
 
 def _short(lease: Lease) -> str:
-    return f"session {lease.session.hex()[:8]}"
+    return f"session {lease.name}"
 
 
 def _who(client: Client) -> str:

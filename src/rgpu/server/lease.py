@@ -37,6 +37,11 @@ class Lease:
     busy: float = 0.0
     commands: int = 0
 
+    @property
+    def name(self) -> str:
+        """What people call this session, in logs and rgpu-smi; the rest of its id stays a secret."""
+        return self.session.hex()[:8]
+
 
 @dataclass
 class LeaseBook:
@@ -67,6 +72,9 @@ class LeaseBook:
 
     def get(self, session: bytes) -> Lease | None:
         return self._live.get(session)
+
+    def named(self, name: str) -> Lease | None:
+        return next((lease for lease in self._live.values() if lease.name == name), None)
 
     def on_device(self, device: int) -> list[Lease]:
         """The leases of one device, oldest first."""

@@ -1,7 +1,6 @@
-"""The devices of this host and what they are doing: NVML for GPUs, /proc for cpu devices.
+"""The devices of this host and what they are doing: `nvml` for GPUs, /proc and /sys for cpu devices.
 
-The only room that knows NVML. Reading must never fail because of one card: what cannot be read
-is None, and shown as such.
+Reading must never fail or wait because of one device: what cannot be read is None, and shown as such.
 """
 
 from __future__ import annotations
@@ -12,38 +11,17 @@ import os
 import platform
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rgpu.config import DeviceSpec
 from rgpu.errors import ConfigError
+from rgpu.server.device import Device, Reading
 from rgpu.server.lease import Lease
+from rgpu.server.nvml import CudaDevices
 
 log = logging.getLogger("rgpu.server")
 
 _HOST_SHARE = 0.75  # of the host's memory that the cpu devices divide among them
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device of this server; ``visible`` is how a CUDA worker is told to see only this one."""
-
-    index: int
-    kind: str
-    name: str
-    memory_total: int
-    visible: str = ""
-    properties: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a device does now; ``details`` has temperature and power where the card tells them."""
-
-    memory_used: int
-    utilization: int
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 class CpuDevices:
@@ -63,82 +41,11 @@ class CpuDevices:
     def read(self, device: Device, leases: Iterable[Lease]) -> Reading:
         leases = list(leases)
         busy = sum(lease.busy for lease in leases)
-        return Reading(sum(lease.memory_used for lease in leases), round(100 * min(1.0, busy)))
+        details = {"temperature": processor_temperature(), "clocks": {"sm": processor_clock()}}
+        return Reading(sum(lease.memory_used for lease in leases), round(100 * min(1.0, busy)), details)
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class CudaDevices:
-    """NVIDIA GPUs, by NVML."""
-
-    def __init__(self, wanted: tuple[int, ...] | None, device_memory: int) -> None:
-        try:
-            import pynvml
-        except ImportError:
-            raise ConfigError(
-                "CUDA devices need the NVML binding: pip install 'rgpu[server-cuda12]' (or server-cuda13)"
-            ) from None
-        self._nvml = pynvml
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise ConfigError(
-                f"no CUDA device can be used: {error}; does nvidia-smi work on this host?"
-            ) from None
-        count = pynvml.nvmlDeviceGetCount()
-        missing = [index for index in wanted or () if index >= count]
-        if missing or not count:
-            self.close()
-            raise ConfigError(
-                f"there is no CUDA device {missing[0] if missing else 0}; this host has {count}"
-            )
-        indices = wanted if wanted is not None else tuple(range(count))
-        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
-        self.devices = [self._device(i, handle, device_memory) for i, handle in enumerate(self._handles)]
-
-    def _ask(self, function: str, *args: Any) -> Any:
-        try:
-            answer = getattr(self._nvml, function)(*args)
-        except (self._nvml.NVMLError, AttributeError):
-            return None
-        return answer.decode() if isinstance(answer, bytes) else answer
-
-    def _device(self, index: int, handle: Any, device_memory: int) -> Device:
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        identity = self._ask("nvmlDeviceGetUUID", handle) or ""
-        pci = self._ask("nvmlDeviceGetPciInfo", handle)
-        bus = getattr(pci, "busId", None)
-        total = memory.total if memory else 0
-        return Device(
-            index,
-            "cuda",
-            self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU",
-            min(total, device_memory) if device_memory else total,
-            identity,
-            {
-                "uuid": identity,
-                "compute_capability": list(capability) if capability else None,
-                "pci_bus_id": bus.decode() if isinstance(bus, bytes) else bus,
-                "driver": self._ask("nvmlSystemGetDriverVersion"),
-            },
-        )
-
-    def read(self, device: Device, leases: Iterable[Lease]) -> Reading:
-        handle = self._handles[device.index]
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
-        power = self._ask("nvmlDeviceGetPowerUsage", handle)
-        temperature = self._ask("nvmlDeviceGetTemperature", handle, 0)
-        return Reading(
-            memory.used if memory else sum(lease.memory_used for lease in leases),
-            rates.gpu if rates else 0,
-            {"temperature": temperature, "power": None if power is None else power / 1000},
-        )
-
-    def close(self) -> None:
-        self._ask("nvmlShutdown")
 
 
 class Inventory:
@@ -204,6 +111,34 @@ def processor_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def processor_clock() -> int | None:
+    """MHz of the first core, now."""
+    try:
+        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").read_text()) // 1000
+    except (OSError, ValueError):
+        pass
+    try:
+        with open("/proc/cpuinfo") as file:
+            first = file.read(4096)  # the file has a part for each core
+    except OSError:
+        return None
+    for line in first.splitlines():
+        if line.startswith("cpu MHz"):
+            return round(float(line.partition(":")[2]))
+    return None
+
+
+def processor_temperature() -> int | None:
+    """Degrees C of the processor package, where the host shows it."""
+    for zone in Path("/sys/class/thermal").glob("thermal_zone*"):
+        try:
+            if (zone / "type").read_text().strip() in ("x86_pkg_temp", "cpu-thermal"):
+                return int((zone / "temp").read_text()) // 1000
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 def _cpu_uuid(server: str, index: int) -> str:

@@ -13,7 +13,7 @@ DEVICES = 1024  # devices of one server, and any bound derived from it
 SESSION = Blob(16)
 ANY_DEVICE = U16.bounds[1]  # "let the server choose"
 
-REFUSALS = ("protocol", "version", "no-device", "full", "starting", "stopping", "failed")
+REFUSALS = ("protocol", "version", "no-device", "full", "starting", "stopping", "failed", "no-session", "not-yours")
 """What ``Refused.reason`` may say; the client maps each to its own exception."""
 
 
@@ -60,6 +60,13 @@ class Snapshot(Control, tag=5):
     """Everything rgpu-smi shows. Needs no matching version."""
 
 
+class End(Control, tag=19):
+    """End a session by the name that rgpu-smi shows; its own user may."""
+
+    session: Text(32)
+    user: Text()
+
+
 # Daemon -> client
 
 
@@ -82,7 +89,7 @@ class Granted(Control, tag=21):
 
 
 class Released(Control, tag=22):
-    """The answer to ``Release``."""
+    """The answer to ``Release`` and ``End``."""
 
 
 class State(Control, tag=23):

@@ -1,0 +1,206 @@
+"""NVIDIA GPUs: what they are and what they are doing, by NVML. The only room that knows NVML.
+
+A thread reads the cards once a second, because some questions take milliseconds and a card that fell off its
+bus may never answer: who asks for a reading gets the last one and how old it is, and never waits. What a card
+cannot tell is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rgpu.errors import ConfigError
+from rgpu.server.device import Device, Reading
+from rgpu.server.lease import Lease
+
+SAMPLE_SECONDS = 1.0
+STALE_SECONDS = 5.0  # a reading older than this says so
+
+# Numbers of nvml.h
+_CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}
+_THRESHOLDS = {"shutdown": 0, "slowdown": 1, "memory_max": 2, "gpu_max": 3}
+_COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
+_SWITCH = {0: "Disabled", 1: "Enabled"}
+_ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace",
+                  9: "Hopper", 10: "Blackwell"}  # fmt: skip
+_FIELD_MEMORY_TEMPERATURE = 82
+_CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
+_SEND, _RECEIVE = 0, 1
+
+
+class CudaDevices:
+    """The NVIDIA GPUs of this host that are served."""
+
+    def __init__(self, wanted: tuple[int, ...] | None, device_memory: int) -> None:
+        self._nvml = _load()
+        count = self._nvml.nvmlDeviceGetCount()
+        missing = [index for index in wanted or () if index >= count]
+        if missing or not count:
+            self._ask("nvmlShutdown")
+            raise ConfigError(f"there is no CUDA device {missing[0] if missing else 0}; this host has {count}")
+        indices = wanted if wanted is not None else tuple(range(count))
+        self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
+        self.devices = [self._device(i, handle, device_memory) for i, handle in enumerate(self._handles)]
+        self._samples = [self._sample(handle) for handle in self._handles]
+        self._sampled = time.monotonic()
+        self._over = threading.Event()
+        threading.Thread(target=self._keep_sampling, name="rgpu-nvml", daemon=True).start()
+
+    def read(self, device: Device, leases: Iterable[Lease]) -> Reading:
+        """The last reading; with ``reading_age`` in seconds when the card has stopped answering."""
+        sample = dict(self._samples[device.index])
+        used, utilization = sample.pop("memory_used"), sample.pop("utilization")
+        age = time.monotonic() - self._sampled
+        if age > STALE_SECONDS:
+            sample["reading_age"] = age
+        return Reading(sum(lease.memory_used for lease in leases) if used is None else used, utilization or 0, sample)
+
+    def close(self) -> None:
+        self._over.set()
+        self._ask("nvmlShutdown")
+
+    def _keep_sampling(self) -> None:
+        while not self._over.wait(SAMPLE_SECONDS):
+            with contextlib.suppress(Exception):  # a strange answer of one card must not end the readings
+                self._samples = [self._sample(handle) for handle in self._handles]
+                self._sampled = time.monotonic()
+
+    def _ask(self, function: str, *args: Any) -> Any:
+        """NVML's answer, or None where card, driver or binding do not know the question."""
+        try:
+            answer = getattr(self._nvml, function)(*args)
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+        return answer.decode() if isinstance(answer, bytes) else answer
+
+    def _device(self, index: int, handle: Any, device_memory: int) -> Device:
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        identity = self._ask("nvmlDeviceGetUUID", handle) or ""
+        total = memory.total if memory else 0
+        size = min(total, device_memory) if device_memory else total
+        name = self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU"
+        return Device(index, "cuda", name, size, identity, {"uuid": identity} | self._properties(handle))
+
+    def _properties(self, handle: Any) -> dict[str, Any]:
+        """What stays as it is while the driver is loaded."""
+        ask = self._ask
+        capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
+        pci = ask("nvmlDeviceGetPciInfo", handle)
+        bus = getattr(pci, "busId", None)
+        cuda = ask("nvmlSystemGetCudaDriverVersion_v2")
+        limits = ask("nvmlDeviceGetPowerManagementLimitConstraints", handle) or (None, None)
+        return {
+            "compute_capability": list(capability) if capability else None,
+            "pci_bus_id": bus.decode() if isinstance(bus, bytes) else bus,
+            "pci_device_id": getattr(pci, "pciDeviceId", None),
+            "pci_subsystem_id": getattr(pci, "pciSubSystemId", None),
+            "driver": ask("nvmlSystemGetDriverVersion"),
+            "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+            "architecture": _ARCHITECTURES.get(ask("nvmlDeviceGetArchitecture", handle)),
+            "serial": ask("nvmlDeviceGetSerial", handle),
+            "vbios": ask("nvmlDeviceGetVbiosVersion", handle),
+            "minor_number": ask("nvmlDeviceGetMinorNumber", handle),
+            "cores": ask("nvmlDeviceGetNumGpuCores", handle),
+            "pcie_gen_max": ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            "pcie_width_max": ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            "clocks_max": {name: ask("nvmlDeviceGetMaxClockInfo", handle, n) for name, n in _CLOCKS.items()},
+            "temperature_limits": {
+                name: ask("nvmlDeviceGetTemperatureThreshold", handle, n) for name, n in _THRESHOLDS.items()
+            },
+            "power_min_limit": _watts(limits[0]),
+            "power_max_limit": _watts(limits[1]),
+            "power_default_limit": _watts(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
+        }
+
+    def _sample(self, handle: Any) -> dict[str, Any]:
+        """What changes all the time."""
+        ask = self._ask
+        memory = self._memory(handle)
+        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        bar1 = ask("nvmlDeviceGetBAR1MemoryInfo", handle)
+        state = ask("nvmlDeviceGetPerformanceState", handle)
+        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:  # its name before driver 535
+            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        return {
+            "memory_used": getattr(memory, "used", None),
+            "memory_reserved": getattr(memory, "reserved", None),
+            "utilization": getattr(rates, "gpu", None),
+            "utilization_memory": getattr(rates, "memory", None),
+            "utilization_encoder": _first(ask("nvmlDeviceGetEncoderUtilization", handle)),
+            "utilization_decoder": _first(ask("nvmlDeviceGetDecoderUtilization", handle)),
+            "utilization_jpeg": _first(ask("nvmlDeviceGetJpgUtilization", handle)),
+            "utilization_ofa": _first(ask("nvmlDeviceGetOfaUtilization", handle)),
+            "bar1_total": getattr(bar1, "bar1Total", None),
+            "bar1_used": getattr(bar1, "bar1Used", None),
+            "temperature": ask("nvmlDeviceGetTemperature", handle, 0),
+            "temperature_memory": self._memory_temperature(handle),
+            "fan_speed": ask("nvmlDeviceGetFanSpeed", handle),
+            "performance_state": None if state is None or state > 15 else f"P{state}",
+            "power": _watts(ask("nvmlDeviceGetPowerUsage", handle)),
+            "power_limit": _watts(ask("nvmlDeviceGetPowerManagementLimit", handle)),
+            "power_enforced_limit": _watts(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
+            "energy": ask("nvmlDeviceGetTotalEnergyConsumption", handle),  # millijoules since the driver was loaded
+            "clocks": {name: ask("nvmlDeviceGetClockInfo", handle, n) for name, n in _CLOCKS.items()},
+            "clocks_event_reasons": reasons,
+            "pcie_gen": ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            "pcie_width": ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "pcie_sent": ask("nvmlDeviceGetPcieThroughput", handle, _SEND),  # KB/s
+            "pcie_received": ask("nvmlDeviceGetPcieThroughput", handle, _RECEIVE),
+            "pcie_replays": ask("nvmlDeviceGetPcieReplayCounter", handle),
+        } | self._modes(handle)
+
+    def _modes(self, handle: Any) -> dict[str, Any]:
+        """Switches that an administrator may change, and the error counts."""
+        ask = self._ask
+        mig, ecc = ask("nvmlDeviceGetMigMode", handle), ask("nvmlDeviceGetEccMode", handle)
+        errors = "nvmlDeviceGetTotalEccErrors"
+        return {
+            "persistence_mode": _SWITCH.get(ask("nvmlDeviceGetPersistenceMode", handle)),
+            "display_active": _SWITCH.get(ask("nvmlDeviceGetDisplayActive", handle)),
+            "compute_mode": _COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode", handle)),
+            "mig_mode": _SWITCH.get(_first(mig)),
+            "ecc_mode": _SWITCH.get(_first(ecc)),
+            "ecc_corrected_volatile": ask(errors, handle, _CORRECTED, _VOLATILE),
+            "ecc_uncorrected_volatile": ask(errors, handle, _UNCORRECTED, _VOLATILE),
+            "ecc_corrected_aggregate": ask(errors, handle, _CORRECTED, _AGGREGATE),
+            "ecc_uncorrected_aggregate": ask(errors, handle, _UNCORRECTED, _AGGREGATE),
+        }
+
+    def _memory(self, handle: Any) -> Any:
+        """With the reserved part apart from the used one where the binding can tell, as nvidia-smi shows it."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        detailed = self._ask("nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
+        return detailed or self._ask("nvmlDeviceGetMemoryInfo", handle)
+
+    def _memory_temperature(self, handle: Any) -> int | None:
+        values = self._ask("nvmlDeviceGetFieldValues", handle, [_FIELD_MEMORY_TEMPERATURE])
+        if not values or values[0].nvmlReturn != 0:
+            return None
+        return values[0].value.uiVal or None  # 0: no sensor
+
+
+def _load() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        raise ConfigError(
+            "CUDA devices need the NVML binding: pip install 'rgpu[server-cuda12]' (or server-cuda13)"
+        ) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise ConfigError(f"no CUDA device can be used: {error}; does nvidia-smi work on this host?") from None
+    return pynvml
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _first(pair: Any) -> Any:
+    return pair[0] if pair else None
