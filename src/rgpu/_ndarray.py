@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import meta as layouts
-from rgpu.client import pool, predict
+from rgpu.client import peer, pool, predict
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch, indexing, mutate, operators, views
 from rgpu.functions.flags import Flags
@@ -524,9 +524,14 @@ def _strided(meta: Any, strides: Any) -> Any:
 
 
 def to_device(array: Any) -> Any:
-    """A copy on the current device, through the client for now."""
-    host = array.get(order="A")
-    return creation.upload(host, pool.current_stream(), type(array))
+    """A copy on the current device, in the source's memory order."""
+    if not (array._meta.c or array._meta.f):
+        array = views.copy(array, "K")  # dense: what travels is bytes
+        if not (array._meta.c or array._meta.f):
+            array = views.copy(array, "C")
+    result = views.empty(array._meta, pool.current_stream(), type(array))
+    peer.copy(result, array)
+    return result
 
 
 operators.install(ndarray)

@@ -59,6 +59,11 @@ class OutcomeUnknown(SessionLost):
     """Commands were sent whose execution nobody can confirm; they are not retried."""
 
 
+class PeerLost(RgpuError, ConnectionError):
+    """A worker lost the connection to another worker in the middle of a copy or a collective. Both
+    sessions go on (unless one of the workers is gone); what should have been copied is not there."""
+
+
 class ForkError(RgpuError):
     """A forked child used its parent's session. Use the ``spawn`` start method, or import in the child."""
 

@@ -32,6 +32,7 @@ KINDS["LinAlgError"] = np.linalg.LinAlgError
 KINDS["AxisError"] = np.exceptions.AxisError
 KINDS["PredictionError"] = errors.PredictionError
 KINDS["ProtocolError"] = errors.ProtocolError
+KINDS["PeerLost"] = errors.PeerLost
 
 
 def place_of(frame: Any) -> tuple | None:

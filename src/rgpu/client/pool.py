@@ -320,9 +320,12 @@ def refuse(nbytes: int, device: Device) -> None:
 
 
 def stats() -> dict:
-    """Counters since the pool was built: commands, round_trips, batches, bytes_sent,
-    bytes_received, and the same by device under ``devices``."""
-    result: dict[str, Any] = vars(Counters()) | {"devices": []}
+    """Counters since the pool was built: commands, round_trips, batches, bytes_sent, bytes_received, bytes
+    copied between devices (direct_bytes, and relayed_bytes through the client), the same by device under
+    ``devices``, and what is worth a remark under ``notes``."""
+    from rgpu.client import peer
+
+    result: dict[str, Any] = vars(Counters()) | {"devices": [], "notes": peer.notes()}
     for device in _pool.devices if _pool is not None else ():
         total, stream = Counters(), device._stream
         total.add(device.retired)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 @dataclass
 class Counters:
-    """Of one device's stream. ``round_trips``: times the client waited for an answer."""
+    """Of one device's stream. ``round_trips``: times the client waited for an answer. ``direct_bytes``
+    left the device for another one by themselves, ``relayed_bytes`` had to pass through the client."""
 
     commands: int = 0
     round_trips: int = 0
     batches: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    direct_bytes: int = 0
+    relayed_bytes: int = 0
 
     def add(self, other: Counters) -> None:
         for name, value in vars(other).items():

@@ -71,6 +71,7 @@ class CommandStream:
         self.counters = Counters()
         self.lock = threading.RLock()
         self.closed = False
+        self.peers_lost = 0  # copies between devices that failed on the way: ``client.peer`` looks at it
         #: Whether ``pending`` may be added to directly, as ``submit`` would (see functions.operators)
         self.direct = not (blocking or check)
         self._inline = 0  # bytes of data inside the pending commands
@@ -370,6 +371,7 @@ class CommandStream:
             if reply.index < len(places):
                 place = places[reply.index]
             failure = failures.Failure(reply, place, self.name)
+            self.peers_lost += reply.kind == "PeerLost"
             if reply.reply_to:
                 self._answer(reply.reply_to, failure)
             else:

@@ -1,7 +1,7 @@
 """Bytes between hosts' and devices' memory, both given by address.
 
 Everything is a rectangle of rows (one row: a plain copy). The client's memory is reached through NumPy;
-between two devices bytes go through the client, in pieces. To a device nothing waits; from one, everything
+between two devices bytes go directly (``client.peer``). To a device nothing waits; from one, everything
 does, so that the bytes are there on return.
 """
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgpu.client import meta as layouts
+from rgpu.client import peer
 from rgpu.client.remote import Remote
 from rgpu.cuda import addresses, handles, issue
 from rgpu.cuda.errors import INVALID_VALUE, CUDARuntimeError, invalid
@@ -19,7 +20,6 @@ from rgpu.functions import creation, dispatch, views
 
 HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, BY_ADDRESS = range(5)
 _U1 = np.dtype(np.uint8)
-_PIECE = 32 << 20  # bytes that pass through the client at a time
 
 
 class Rectangle(NamedTuple):
@@ -135,9 +135,11 @@ def between(target: Any, source: Any) -> None:
     if target._stream is source._stream:
         issue.submit(target._stream, "copyto", target, source)
         return
-    rows = max(1, _PIECE // max(1, source._meta.nbytes // source._meta.shape[0]))
-    for start in range(0, source._meta.shape[0], rows):
-        _upload(target[start : start + rows], source[start : start + rows].get())
+    here = source if source._meta.c else views.copy(source, "C")
+    there = target if target._meta.c else views.empty(here._meta, target._stream)
+    peer.copy(there, here)
+    if there is not target:
+        issue.submit(target._stream, "copyto", target, there)
 
 
 def fill(root: Remote, offset: int, value: int, size: int) -> None:

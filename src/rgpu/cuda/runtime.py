@@ -161,7 +161,7 @@ def _getCUDAMajorVersion() -> int:
     return runtimeGetVersion() // 1000
 
 
-# ---- peers: every device can reach every other, through the client for now --------------------------
+# ---- peers: every device can reach every other (client.peer), enabled or not -------------------------
 
 _peers: set[tuple[int, int]] = set()
 

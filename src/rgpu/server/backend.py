@@ -25,6 +25,7 @@ class Backend(ABC):
     borrowed: tuple[type, ...] = ()  # arrays over memory that is not theirs and must stay so
     limit: int = 0
     table: Any = None  # the session's, set by the executor: its accounts are what memory figures tell
+    peers: Any = None  # the session's connections to other workers, set by the executor
 
     @abstractmethod
     def resolve(self, name: str) -> Callable[..., Any] | None:
@@ -50,6 +51,22 @@ class Backend(ABC):
     def write(self, array: Any, offset: int, data: Any) -> None:
         """Copy host bytes into a contiguous array, ``offset`` bytes from its beginning."""
 
+    def lend(self, array: Any) -> memoryview:
+        """The bytes of a contiguous array, in memory order; they may be the array's own."""
+        if not (array.flags.c_contiguous or array.flags.f_contiguous):
+            raise ValueError("the array is not contiguous")
+        return _flat(self.to_host(array, "C" if array.flags.c_contiguous else "F"))
+
+    def place(self, array: Any) -> memoryview:
+        """Host memory for the new content of a contiguous array; ``landed`` puts it there."""
+        if not (array.flags.c_contiguous or array.flags.f_contiguous):
+            raise ValueError("the array is not contiguous")
+        return memoryview(bytearray(array.nbytes))
+
+    def landed(self, array: Any, place: memoryview) -> None:
+        """The bytes in ``place`` are complete."""
+        self.write(array, 0, place)
+
     @abstractmethod
     def own(self, result: Any) -> Any:
         """An array that owns its memory in C order, with result's content."""
@@ -72,6 +89,10 @@ class Backend(ABC):
 
     def release(self) -> None:  # noqa: B027 - a backend without pools has nothing to do
         """Give cached memory back to the device."""
+
+
+def _flat(host: np.ndarray) -> memoryview:
+    return memoryview(host.reshape(-1, order="A").view(np.uint8)) if host.size else memoryview(b"")
 
 
 def load(kind: str, device: int, memory_limit: int = 0) -> Backend:

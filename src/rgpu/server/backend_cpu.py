@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server import kernels_cpu
+from rgpu.server import kernels_cpu, peer
 from rgpu.server.backend import Backend
-from rgpu.server.cpu import OVERRIDES
-from rgpu.server.cpu.device import FUNCTIONS
+from rgpu.server.cpu import OVERRIDES, device
+
+FUNCTIONS = {**device.FUNCTIONS, **peer.FUNCTIONS}
 
 
 class CpuBackend(Backend):
@@ -64,6 +65,14 @@ class CpuBackend(Backend):
         if offset + source.size > memory.size:
             raise ValueError("write beyond the end of the array")
         memory[offset : offset + source.size] = source
+
+    def lend(self, array: Any) -> memoryview:
+        return memoryview(memory_of(array)) if array.size else memoryview(b"")
+
+    place = lend
+
+    def landed(self, array: Any, place: memoryview) -> None:
+        """It was received where it belongs."""
 
     def separate(self, result: Any, others: list) -> bool:
         """A view of memory that nobody else has needs no copy either, unless it keeps much more alive."""

@@ -16,7 +16,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import cupy_device, cupy_kernels, sparse
+from rgpu.server import cupy_device, cupy_kernels, peer, sparse
 from rgpu.server.backend import Backend
 from rgpu.server.cpu.scientific import INTERPOLATORS
 from rgpu.server.cupy_device import Pools
@@ -25,7 +25,7 @@ from rgpu.server.table import OutOfMemoryError
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
-FUNCTIONS = {**cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS}
+FUNCTIONS = {**cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS, **peer.FUNCTIONS}
 OVERRIDES: dict[str, Callable[..., Any]] = {**sparse.overrides("cupyx.scipy.sparse"), **INTERPOLATORS}
 
 

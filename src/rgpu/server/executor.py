@@ -18,6 +18,7 @@ import numpy as np
 
 from rgpu.errors import PredictionError, ProtocolError, SessionLost
 from rgpu.server.backend import Backend
+from rgpu.server.peer import Peers
 from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.declare import U64
@@ -53,9 +54,14 @@ class Executor:
     when the client has what was posted: until then replies may share memory with arrays."""
 
     def __init__(
-        self, backend: Backend, post: Callable[[list], None], settle: Callable[[], Any] = lambda: None
+        self,
+        backend: Backend,
+        post: Callable[[list], None],
+        settle: Callable[[], Any] = lambda: None,
+        peers: Peers | None = None,
     ) -> None:
         self.backend, self.post, self._settle = backend, post, settle
+        self.peers = backend.peers = peers or Peers(backend)
         self.table = backend.table = Table(backend.limit)
         self._get, self._array = self.table.entries.get, backend.array
         self.commands = 0
@@ -97,6 +103,7 @@ class Executor:
         """Before an array changes in place: what was read of it has arrived."""
         if self._lent:
             self._settle()
+            self.peers.settle()
             self._lent = False
 
     # ---- errors -------------------------------------------------------------------------------
@@ -117,11 +124,11 @@ class Executor:
             handles = [fields.handle]  # reading it would not fit what the client prepared
         for handle in handles:
             self.table.poison(handle, poison)
-        if not news:
+        if not news or isinstance(fields, ops.Receive.Record):
             # What should have been changed by a lost value is lost with it; it says so when it is used.
             for handle in self.targets(fields):
                 self.table.poison_memory(handle, poison)
-            if not reply_to:
+            if not news and not reply_to:
                 return
         message = ops.Failed.encode(
             reply_to, *poison.where, handles[: limits.HANDLES], poison.kind, poison.arguments, poison.text
@@ -141,6 +148,8 @@ class Executor:
         """Handles of the arrays that a command changes in place."""
         if isinstance(fields, ops.Inplace.Record):
             return [fields.a]
+        if isinstance(fields, ops.Receive.Record):
+            return [fields.handle]
         if not isinstance(fields, ops.Call.Record) or fields.outs:
             return []
         named = [fields.kwargs.get("out")] if "out" in fields.kwargs else fields.args[:1]
@@ -285,6 +294,14 @@ class Executor:
         self.backend.synchronize()
         self.post([codec.pack(ops.Done.encode(reply_to, None))])
 
+    def do_send(self, pair: int, token: int, handle: int) -> None:
+        self._lent = True
+        self.peers.send(pair, token, lambda: self.array(self.table.get(handle)))
+
+    def do_receive(self, pair: int, token: int, handle: int) -> None:
+        self.settle()
+        self.peers.receive(pair, token, lambda: self.array(self.table.get(handle)))
+
     def do_usestream(self, stream: int) -> None:
         self.backend.use_stream(self.table.get(stream) if stream else None)
 
@@ -402,9 +419,9 @@ def _encodable(text: str) -> str:
 class Service:
     """One session being served. ``telemetry`` may be asked from another thread at any time."""
 
-    def __init__(self, connection: Any, backend: Backend) -> None:
+    def __init__(self, connection: Any, backend: Backend, peers: Peers | None = None) -> None:
         self.connection = connection
-        self.executor = Executor(backend, connection.post, connection.flush)
+        self.executor = Executor(backend, connection.post, connection.flush, peers)
         self._busy = 0.0  # seconds spent executing up to ``_since``
         self._since: float | None = None  # when the present message began to execute
         self._told = (time.monotonic(), 0.0)

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
-    from rgpu.server import backend, executor
+    from rgpu.server import backend, executor, peer
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
@@ -82,9 +82,12 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"], device = grant.visible, 0
     connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
     with Guard(channel, connection, grant.grace) as guard:
-        service = executor.Service(connection, backend.load(kind, device, grant.memory_limit))
+        device_backend = backend.load(kind, device, grant.memory_limit)
+        peers = peer.Peers(device_backend, lambda: listen_on_one(bind, ports))
+        service = executor.Service(connection, device_backend, peers)
         guard.telemetry = service.telemetry
         reason = service.run()
+        peers.close()
         tell(channel, Finished.encode(reason=reason[:200]))
         connection.close()
     return 0

@@ -65,6 +65,7 @@ _TABLE = {
         device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
+        peer.listen peer.connect peer.forget
         cupyx.scatter_add cupyx.scatter_max cupyx.scatter_min cupyx.rsqrt linalg.strict""",
     # Custom kernels: constructors make handles and compile nothing; launches name their results' layouts.
     "kernel": """

@@ -165,3 +165,19 @@ class Expect(Command, tag=15):
     dtype: DTYPE_KIND
     shape: SHAPE
     strides: STRIDES
+
+
+class Send(Command, tag=32):
+    """The bytes of a contiguous array, in memory order, to a peer of this worker, under ``token``."""
+
+    pair: U64
+    token: U64
+    handle: HANDLE
+
+
+class Receive(Command, tag=33):
+    """Wait for the bytes that a peer sends under ``token``: the new content of a contiguous array."""
+
+    pair: U64
+    token: U64
+    handle: HANDLE

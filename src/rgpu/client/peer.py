@@ -1,0 +1,140 @@
+"""Copies from device to device: two commands, and the bytes go from worker to worker.
+
+Two workers are introduced at their first copy, each told a secret that is theirs alone over its own session;
+from then on a copy waits for nothing. Workers that cannot reach each other are told apart here, once, and
+their copies pass through the client, which ``rgpu.stats()`` says. No array data is looked at here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from rgpu.client.remote import Remote
+from rgpu.client.stream import CommandStream
+from rgpu.errors import RemoteError
+from rgpu.wire import ops, values
+from rgpu.wire.functions import BY_NAME
+
+_WILDCARDS = ("0.0.0.0", "[::]", "*")
+
+_next_number = itertools.count(1).__next__
+_next_token = itertools.count(1).__next__
+
+
+class Pair:
+    """Two sessions that have been introduced. ``number`` 0: they cannot reach each other, ``why`` not."""
+
+    def __init__(self, a: CommandStream, b: CommandStream) -> None:
+        self.lock = threading.Lock()  # both ends see the copies of all threads in one order
+        self.number, self.why = 0, ""
+        self._losses = a.peers_lost + b.peers_lost
+        for listener, dialer in ((b, a), (a, b)):
+            number, secret = _next_number(), os.urandom(16)
+            try:
+                if _introduce(number, secret, listener, dialer):
+                    self.number = number
+                    return
+                self.why = f"{dialer.name} cannot reach {listener.name}"
+            except (RemoteError, NotImplementedError) as error:
+                self.why = str(error)
+            _submit(listener, "peer.forget", number)
+
+    def current(self, a: CommandStream, b: CommandStream) -> bool:
+        """Whether nothing broke since: a lost connection is made anew at the next copy."""
+        return self._losses == a.peers_lost + b.peers_lost
+
+
+def _introduce(number: int, secret: bytes, listener: CommandStream, dialer: CommandStream) -> bool:
+    place, _host = _ask(listener, "peer.listen", number, secret, dialer.name[:100])
+    return _ask(dialer, "peer.connect", number, secret, _candidates(place, listener), listener.name[:100])
+
+
+def _candidates(place: str, listener: CommandStream) -> list[str]:
+    """Where a worker may be found: at the address it listens on, or at the one its server is known by."""
+    scheme, _, rest = place.partition("://")
+    host, _, port = rest.rpartition(":")
+    known = listener.device.daemon.address.host  # type: ignore[attr-defined]
+    known = f"[{known}]" if ":" in known else known
+    hosts = [known] if host in _WILDCARDS else list(dict.fromkeys((host, known)))
+    return [f"{scheme}://{each}:{port}" for each in hosts]
+
+
+_pairs: dict[tuple[int, int], Pair] = {}
+_members: weakref.WeakValueDictionary[int, CommandStream] = weakref.WeakValueDictionary()
+_pairs_lock = threading.Lock()
+
+
+def pair_of(a: CommandStream, b: CommandStream) -> Pair:
+    """The pair of two sessions, introduced at the first call (which waits for both)."""
+    key = (a.number, b.number) if a.number < b.number else (b.number, a.number)
+    found = _pairs.get(key)
+    if found is not None and found.current(a, b):
+        return found
+    with _pairs_lock:
+        found = _pairs.get(key)
+        if found is None or not found.current(a, b):
+            _forget_closed()
+            found = _pairs[key] = Pair(a, b)
+            _members[a.number], _members[b.number] = a, b
+    return found
+
+
+def _forget_closed() -> None:
+    """Numbers of streams are given once: pairs of streams that are gone serve nobody."""
+    for key in list(_pairs):
+        if any((stream := _members.get(number)) is None or stream.closed for number in key):
+            del _pairs[key]
+
+
+def notes() -> list[str]:
+    """Which devices cannot reach each other."""
+    return [f"copies pass through the client: {pair.why}" for pair in _pairs.values() if not pair.number]
+
+
+def copy(target: Remote, source: Remote) -> None:
+    """Bytes of ``source`` become those of ``target``; both contiguous, equally laid out, on two devices."""
+    sender, receiver, nbytes = source._stream, target._stream, source._meta.nbytes
+    if not nbytes:
+        return
+    pair = pair_of(sender, receiver)
+    if not pair.number:
+        _relay(target, source)
+        return
+    token = _next_token()
+    with pair.lock:
+        sender.submit(ops.Send.encode(pair.number, token, source._handle))
+        receiver.submit(ops.Receive.encode(pair.number, token, target._handle))
+    sender.counters.direct_bytes += nbytes
+    sender.flush(deadline=0.0)  # the receiver may be read, and so waited for, at once
+    # The source must outlive the command that sends it; freeing it is queued behind that command.
+
+
+def _relay(target: Remote, source: Remote) -> None:
+    """Through the client; the reading waits."""
+    nbytes = source._meta.nbytes
+    source._stream.counters.relayed_bytes += nbytes
+    host = np.empty(source._meta.shape, source._meta.dtype, "C" if source._meta.c else "F")
+    source._stream.read(source._handle, host, "C" if source._meta.c else "F")
+    flat = memoryview(host.reshape(-1, order="A").view(np.uint8))
+    target._stream.write(target._handle, flat)
+
+
+def _encode(args: tuple) -> list:
+    return [values.encode(x, lambda _: None) for x in args]
+
+
+def _submit(stream: CommandStream, function: str, *args: Any) -> None:
+    stream.submit(ops.Call.encode(BY_NAME[function].id, [], _encode(args), {}))
+
+
+_decode = values.Decoder(lambda handle: None)
+
+
+def _ask(stream: CommandStream, function: str, *args: Any) -> Any:
+    return _decode(stream.ask(BY_NAME[function].id, _encode(args), {}))

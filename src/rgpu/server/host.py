@@ -1,0 +1,26 @@
+"""Which host this process is on, for whoever asks whether memory can be shared.
+
+RGPU_HOST_ID overrides it: containers of one machine that share no memory are two hosts, and a test can
+make one machine look like several. Knows nothing else of the machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from pathlib import Path
+
+
+@functools.cache
+def host_id() -> str:
+    """The same for all processes that share this host's memory, different anywhere else."""
+    given = os.environ.get("RGPU_HOST_ID")
+    if given:
+        return given[:64]
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        room = os.stat("/dev/shm").st_dev if os.path.isdir("/dev/shm") else 0
+    except OSError:
+        return platform.node()[:64]
+    return f"{boot}.{room}"

@@ -1,0 +1,399 @@
+"""Direct connections between workers: arrays go from device to device without passing the client.
+
+A pair is a session of its own between two workers, introduced by a client with a secret for this pair
+alone. Sending never waits for the other side; receiving waits in the order of the commands, so that a copy
+is ordered on both devices. A peer that is gone for ``PATIENCE`` seconds is an error, never a hang.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rgpu import link
+from rgpu.errors import PeerLost, ProtocolError, RgpuError, ServerUnavailable, SessionLost
+from rgpu.server.host import host_id
+from rgpu.server.table import Poison
+from rgpu.session import Connection, Session
+from rgpu.wire import codec, limits
+from rgpu.wire.peer import Broken, Greeting, Peer, Piece
+
+log = logging.getLogger("rgpu.worker")
+
+PATIENCE = 3.0  # seconds that a peer's link may be down before the peer counts as lost
+DIAL = 2.0  # seconds to reach a peer for the first time
+WELCOME = 20.0  # seconds that a listener waits for the one it was told of
+LOOK = 0.25  # seconds between looks at a quiet link
+WINDOW = 32 << 20  # bytes of a pair that may be under way, and so wait in memory at the receiver
+SNAPSHOT = 1 << 20  # bytes up to which what is sent is copied; more stays in the array until it has arrived
+OUTSTANDING = 256 << 20  # bytes promised to one peer and not gone, above which a sender waits
+_EPOCH = 1
+
+
+class _Arrival:
+    """What has come, and is to come, under one token. ``place`` None: nobody has asked for it yet."""
+
+    __slots__ = ("place", "missing", "held", "error", "dropped")
+
+    def __init__(self) -> None:
+        self.place: memoryview | None = None
+        self.missing = -1
+        self.held: list[tuple[int, Any]] = []
+        self.error: BaseException | None = None
+        self.dropped = False  # wanted by nobody any more: bytes are thrown away as they come
+
+
+class Pair:
+    """One end of a direct connection. Usable from several threads; has one that keeps it moving."""
+
+    def __init__(self, wire: Any, secret: bytes, name: str) -> None:
+        self.name = name
+        self.connection = Connection(
+            Session(secret, _EPOCH, window_bytes=WINDOW), wire, on_message=self._arrived, sink=self._sink
+        )
+        self.greeting: Any = None  # what the other end said of itself
+        self._born = time.monotonic()
+        self._met = False
+        self._queue: deque[list] = deque()  # messages that the window has not taken yet
+        self._queued = 0  # their bytes
+        self._sending = threading.Lock()
+        self._arrivals: dict[int, _Arrival] = {}
+        self._lock = threading.Lock()  # of the arrivals; inside the connection's, never around it
+        self._movers: list[None] = []  # one entry for each thread that waits for something
+        self._alone = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"rgpu-peer {name}", daemon=True)
+        self._thread.start()
+
+    # ---- sending: never waits, but for a peer that takes nothing at all -----------------------------
+
+    def greet(self, kind: str, seconds: float) -> bool:
+        """Say who we are; whether the other end heard it in time."""
+        self._post([codec.pack(Greeting.encode(host_id(), kind))])
+        try:
+            return self.connection.flush(time.monotonic() + seconds)
+        except RgpuError:
+            return False
+
+    def send(self, token: int, data: memoryview) -> None:
+        """Bytes for whoever asks for ``token``. Memory of more than SNAPSHOT bytes must stay as it is
+        until ``settle``."""
+        if len(data) <= SNAPSHOT:
+            data = memoryview(bytes(data))
+        while self._queued > OUTSTANDING:
+            self.wait_until(lambda: self._queued <= OUTSTANDING)
+        for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
+            head = codec.pack(Piece.encode(token, start, len(data)))
+            self._queue_up([head, data[start : start + limits.CHUNK_BYTES]])
+        self._drain()
+
+    def refuse(self, token: int, kind: str, args: list, text: str) -> None:
+        """An error in place of the bytes."""
+        self._post([codec.pack(Broken.encode(token, kind, args, text[-limits.LONG_TEXT // 4 :]))])
+
+    def _post(self, frames: list) -> None:
+        self._queue_up(frames)
+        self._drain()
+
+    def _queue_up(self, frames: list) -> None:
+        with self._sending:
+            self._queue.append(frames)
+            self._queued += sum(map(len, frames))
+
+    def _drain(self) -> None:
+        """Give the session what its window takes."""
+        queue, session = self._queue, self.connection.session
+        with self._sending:
+            while queue and session.can_send(nbytes := sum(map(len, queue[0]))):
+                self.connection.post(queue.popleft())
+                self._queued -= nbytes
+
+    def settle(self) -> None:
+        """Wait until the peer holds everything sent so far: its memory may change again."""
+        target = [0]
+
+        def held() -> bool:
+            progress = self.connection.session.progress
+            target[0] = progress[0]
+            return not self._queue and progress[1] >= target[0]
+
+        if not held():
+            self.wait_until(held)
+
+    # ---- receiving -------------------------------------------------------------------------------
+
+    def receive(self, token: int, place: memoryview) -> None:
+        """Wait for the bytes of a token; they fill ``place`` exactly. Raises what the sender sent instead."""
+        arrival = self._open(token, place)
+        try:
+            self.wait_until(lambda: arrival.missing == 0 or arrival.error is not None)
+            if arrival.error is not None:
+                raise arrival.error
+        finally:
+            with self._lock:
+                if arrival.missing:
+                    arrival.dropped = True
+                else:
+                    self._arrivals.pop(token, None)
+
+    def _open(self, token: int, place: memoryview) -> _Arrival:
+        with self._lock:
+            arrival = self._arrivals.setdefault(token, _Arrival())
+            arrival.place = place
+            if arrival.missing not in (-1, len(place)):
+                arrival.error = ValueError(f"{arrival.missing} bytes came for an array of {len(place)}")
+                arrival.place = None
+                return arrival
+            arrival.missing = len(place)
+            held, arrival.held = arrival.held, []
+        for offset, chunk in held:
+            place[offset : offset + len(chunk)] = chunk
+        with self._lock:
+            arrival.missing -= sum(len(chunk) for _, chunk in held)
+        if held:
+            self.connection.mark_done(len(held))
+        return arrival
+
+    def drop(self, token: int) -> None:
+        """Nobody will ask for this token: what comes is thrown away."""
+        with self._lock:
+            arrival = self._arrivals.setdefault(token, _Arrival())
+            held, arrival.held, arrival.dropped = arrival.held, [], True
+        if held:
+            self.connection.mark_done(len(held))
+
+    def _sink(self, frames: list) -> memoryview | None:
+        """Where a piece belongs, so that it is received in place."""
+        if len(frames) != 1:
+            return None
+        message = Peer.decode(codec.unpack(frames[0]))
+        if type(message) is not Piece.Record:
+            return None
+        arrival = self._arrivals.get(message.token)
+        if arrival is None or arrival.place is None or arrival.dropped or message.total != len(arrival.place):
+            return None
+        return arrival.place[message.offset : message.offset + limits.CHUNK_BYTES] or None
+
+    def _arrived(self, frames: list) -> None:
+        """One message of the peer, in whichever thread moved the connection on, inside its lock."""
+        message = Peer.decode(codec.unpack(frames[0]))
+        if isinstance(message, Piece.Record):
+            if self._take_piece(message, frames):
+                self.connection.mark_done(1)
+            return
+        if isinstance(message, Greeting.Record):
+            self.greeting = message
+        elif isinstance(message, Broken.Record):
+            with self._lock:
+                arrival = self._arrivals.setdefault(message.token, _Arrival())
+                arrival.error = Poison((0, 0), message.kind, list(message.args), message.traceback)
+        self.connection.mark_done(1)
+
+    def _take_piece(self, piece: Any, frames: list) -> bool:
+        """Whether the piece is done with; one that nobody has asked for yet keeps its place in the window."""
+        chunk = memoryview(frames[1]).cast("B") if len(frames) > 1 else memoryview(b"")
+        if piece.offset + len(chunk) > piece.total:
+            raise ProtocolError("a piece reaches beyond its array")
+        with self._lock:
+            arrival = self._arrivals.setdefault(piece.token, _Arrival())
+            if arrival.missing < 0:
+                arrival.missing = piece.total
+            if arrival.dropped:
+                arrival.missing -= len(chunk)
+                if arrival.missing <= 0:
+                    del self._arrivals[piece.token]
+                return True
+            if arrival.place is None:
+                arrival.held.append((piece.offset, chunk))
+                return False
+            place = arrival.place
+            if piece.total != len(place):
+                arrival.error = ValueError(f"{piece.total} bytes came for an array of {len(place)}")
+                return True
+            target = place[piece.offset : piece.offset + len(chunk)]
+            if len(chunk) and _address(chunk) != _address(target):
+                target[:] = chunk
+            arrival.missing -= len(chunk)
+            return True
+
+    # ---- waiting and the end -----------------------------------------------------------------------
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Move the connection on until the condition holds; PeerLost when there is nobody any more."""
+        self._movers.append(None)
+        self._alone.clear()
+        try:
+            while True:
+                self._drain()
+                if self.connection.wait_until(condition, time.monotonic() + LOOK):
+                    return
+                self._look()
+        except SessionLost as error:
+            raise self._lost() from error
+        finally:
+            self._movers.pop()
+            self._alone.set()
+
+    def _look(self) -> None:
+        since = self.connection.down_since
+        if since is None:
+            self._met = True
+            return
+        patience = PATIENCE if self._met else WELCOME
+        if time.monotonic() - since > patience and self.connection.failure is None:
+            self.connection.fail(self._lost())
+
+    def _lost(self) -> PeerLost:
+        found = self.connection.failure
+        if isinstance(found, PeerLost):
+            return PeerLost(*found.args)
+        why = f": {found}" if found is not None else ""
+        return PeerLost(f"the worker of {self.name} is gone, or cannot be reached from here any more{why}")
+
+    @property
+    def usable(self) -> bool:
+        return self.connection.failure is None
+
+    def _serve(self) -> None:
+        connection = self.connection
+        try:
+            while connection.failure is None:
+                if self._movers:  # whoever waits moves the connection on, and better: into place
+                    self._alone.wait(LOOK)
+                    continue
+                connection.pump()
+                self._drain()
+                self._look()
+                connection.wait(LOOK)
+        except SessionLost:
+            pass
+        except Exception as error:
+            log.warning("the connection to %s ended: %s", self.name, error)
+            connection.fail(PeerLost(f"the connection to {self.name} failed: {error}"))
+        if not self._closed:
+            connection.abort()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End; what was sent leaves within ``seconds``."""
+        self._closed = True
+        deadline = time.monotonic() + seconds
+        while self._queue and self.usable and time.monotonic() < deadline:
+            try:
+                self._drain()
+                self.connection.wait_until(lambda: not self._queue, time.monotonic() + 0.02)
+            except RgpuError:
+                break
+        self.connection.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2.0)
+
+
+class Peers:
+    """The pairs of one worker, by the numbers their client gave them."""
+
+    def __init__(self, backend: Any, listen: Callable[[], Any] | None = None) -> None:
+        self.backend, self._listen = backend, listen
+        self.pairs: dict[int, Pair] = {}
+
+    def open(self, secret: bytes, name: str) -> tuple[str, Pair]:
+        """Listen for one peer that knows the secret; where."""
+        if self._listen is None:
+            raise ServerUnavailable("this worker takes no connections of other workers")
+        listener = self._listen()
+        return listener.uri, Pair(listener.accept(secret), secret, name)
+
+    def dial(self, secret: bytes, uris: list[str], name: str) -> Pair | None:
+        """The pair with the one that listens at one of these places, or None if none is reached."""
+        for uri in uris:
+            if not isinstance(uri, str) or not uri.startswith(("tcp://", "shm://")):
+                raise ValueError(f"no place of a worker: {str(uri)[:80]!r}")
+            pair = Pair(link.connect(uri, secret), secret, name)
+            if pair.greet(self.backend.kind, DIAL):
+                return pair
+            pair.close()
+        return None
+
+    def listen(self, number: int, secret: bytes, name: str) -> list:
+        """``[where, host]`` for a peer to come to."""
+        self._check_new(number, secret)
+        uri, self.pairs[number] = self.open(secret, name)
+        return [uri, host_id()]
+
+    def connect(self, number: int, secret: bytes, uris: list[str], name: str) -> bool:
+        self._check_new(number, secret)
+        pair = self.dial(secret, uris, name)
+        if pair is not None:
+            self.pairs[number] = pair
+        return pair is not None
+
+    def _check_new(self, number: int, secret: bytes) -> None:
+        if type(number) is not int or number in self.pairs or type(secret) is not bytes or len(secret) != 16:
+            raise ValueError("a pair has a number of its own and a secret of 16 bytes")
+
+    def forget(self, number: int) -> None:
+        pair = self.pairs.pop(number, None)
+        if pair is not None:
+            pair.close()
+
+    def _pair(self, number: int) -> Pair:
+        pair = self.pairs.get(number)
+        if pair is None:
+            raise PeerLost(f"this worker knows no peer {number}")
+        return pair
+
+    def send(self, number: int, token: int, array: Callable[[], Any]) -> None:
+        """What ``array()`` gives or raises, to the peer."""
+        pair = self._pair(number)
+        try:
+            data = self.backend.lend(array())
+        except Poison as poison:
+            pair.refuse(token, poison.kind, poison.arguments, poison.text)
+            raise
+        except Exception as error:
+            pair.refuse(token, type(error).__name__, [str(error)[:4096]], "")
+            raise
+        pair.send(token, data)
+
+    def receive(self, number: int, token: int, array: Callable[[], Any]) -> None:
+        """The peer's bytes, into what ``array()`` gives; if that raises they are thrown away."""
+        pair = self._pair(number)
+        try:
+            target = array()
+            place = self.backend.place(target)
+        except Exception:
+            pair.drop(token)
+            raise
+        pair.receive(token, place)
+        self.backend.landed(target, place)
+
+    def settle(self) -> None:
+        """Wait until nothing that was sent is still read from arrays. A lost peer reads nothing."""
+        for pair in list(self.pairs.values()):
+            try:
+                if pair.usable:
+                    pair.settle()
+            except PeerLost:
+                continue
+
+    def close(self, seconds: float = 2.0) -> None:
+        pairs, self.pairs = self.pairs, {}
+        for pair in pairs.values():
+            pair.close(seconds)
+
+
+def _address(data: memoryview) -> int:
+    return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+
+
+#: by declared name; the first argument is the backend
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "peer.listen": lambda backend, *args: backend.peers.listen(*args),
+    "peer.connect": lambda backend, *args: backend.peers.connect(*args),
+    "peer.forget": lambda backend, number: backend.peers.forget(number),
+}

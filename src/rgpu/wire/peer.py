@@ -1,0 +1,38 @@
+"""What two workers say to each other over a direct connection, one class each.
+
+A pair of workers shares a session of its own; its 16 secret bytes were handed to both by a client (or a
+communicator) they trust, and are all that lets one speak to the other. Array bytes travel as payload
+frames of ``Piece``. Nothing here names a handle: what arrives goes where the receiver's own client said.
+"""
+
+from rgpu.wire import limits
+from rgpu.wire.declare import U64, Message, Text
+from rgpu.wire.values import VALUES
+
+
+class Peer(Message):
+    """Between two workers, both ways."""
+
+
+class Greeting(Peer, tag=1):
+    """First message of the one that connected: that it is there, and what it is."""
+
+    host: Text()
+    kind: Text()
+
+
+class Piece(Peer, tag=2):
+    """Bytes from ``offset`` on of the ``total`` ones promised under ``token``, in the payload frame."""
+
+    token: U64
+    offset: U64
+    total: U64
+
+
+class Broken(Peer, tag=3):
+    """There will be no bytes for ``token``: this error stands in their place."""
+
+    token: U64
+    kind: Text()
+    args: VALUES
+    traceback: Text(limits.LONG_TEXT)
