@@ -177,7 +177,7 @@ def test_through_the_client_where_there_is_no_way(cp, monkeypatch):
     stats = cp.stats()
     assert stats["relayed_bytes"] - before["relayed_bytes"] == a.nbytes
     assert stats["direct_bytes"] == before["direct_bytes"]
-    assert "cannot reach" in stats["notes"][0]
+    assert "cannot reach" in stats["devices"][0]["notes"][0]
 
 
 # ---- the end of a peer -------------------------------------------------------------------------------

@@ -92,9 +92,11 @@ def _forget_closed() -> None:
             del _pairs[key]
 
 
-def notes() -> list[str]:
-    """Which devices cannot reach each other."""
-    return [f"copies pass through the client: {pair.why}" for pair in _pairs.values() if not pair.number]
+def notes(stream: CommandStream | None) -> list[str]:
+    """Which devices one cannot reach, and why."""
+    number = -1 if stream is None else stream.number
+    found = [pair for key, pair in _pairs.items() if number in key and not pair.number]
+    return [f"copies pass through the client: {pair.why}" for pair in found]
 
 
 def copy(target: Remote, source: Remote) -> None:

@@ -321,11 +321,11 @@ def refuse(nbytes: int, device: Device) -> None:
 
 def stats() -> dict:
     """Counters since the pool was built: commands, round_trips, batches, bytes_sent, bytes_received, bytes
-    copied between devices (direct_bytes, and relayed_bytes through the client), the same by device under
-    ``devices``, and what is worth a remark under ``notes``."""
+    copied between devices (direct_bytes, and relayed_bytes through the client), and the same by device under
+    ``devices``, with ``notes`` on what is worth a remark."""
     from rgpu.client import peer
 
-    result: dict[str, Any] = vars(Counters()) | {"devices": [], "notes": peer.notes()}
+    result: dict[str, Any] = vars(Counters()) | {"devices": []}
     for device in _pool.devices if _pool is not None else ():
         total, stream = Counters(), device._stream
         total.add(device.retired)
@@ -334,7 +334,7 @@ def stats() -> dict:
         for name, value in vars(total).items():
             result[name] += value
         result["devices"].append(
-            {"device": device.ordinal, "server": str(device.daemon.address), **vars(total)}
+            {"device": device.ordinal, "server": str(device.daemon.address), **vars(total), "notes": peer.notes(stream)}
         )
     return result
 
