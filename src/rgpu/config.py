@@ -114,6 +114,12 @@ def parse_name(value: Any) -> str:
     return value
 
 
+def parse_path(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 4096 or not value.isprintable():
+        raise ValueError("the path of a file is needed")
+    return value
+
+
 def parse_level(value: Any) -> str:
     level = str(value).lower()
     if level not in LOG_LEVELS:
@@ -143,6 +149,16 @@ def parse_address(value: Any) -> Address:
     if not match or int(match[3] or 0) > 65535:
         raise ValueError(f"a server looks like gpuhost:{DEFAULT_PORT}, 10.0.0.7 or [::1]:{DEFAULT_PORT}")
     return Address(match[1] or match[2], int(match[3] or DEFAULT_PORT))
+
+
+def parse_http(value: Any) -> Address:
+    """``9400`` (on loopback), ``host:9400`` or ``[::1]:9400``; port 0 takes any free one."""
+    text = str(value).strip()
+    if text.isdecimal():
+        return Address("127.0.0.1", parse_port(text))
+    if not re.fullmatch(r"\S+:[0-9]+", text):
+        raise ValueError("an address for HTTP looks like 9400 or 127.0.0.1:9400")
+    return parse_address(text)
 
 
 def parse_servers(value: Any) -> tuple[Address | str, ...]:
@@ -215,6 +231,8 @@ class ServerConfig:
     sessions: int = _setting(32, parse_count, "RGPU_SESSIONS")  # most sessions on one device
     # Clients' kernels run natively on cpu devices, as the server's user. Not set: on loopback only.
     allow_native_kernels: bool | None = _setting(None, parse_flag, "RGPU_ALLOW_NATIVE_KERNELS")
+    http: Address | None = _setting(None, parse_http, "RGPU_HTTP")  # the web page and the metrics; None: off
+    http_token_file: str | None = _setting(None, parse_path, "RGPU_HTTP_TOKEN_FILE")  # needed off loopback
     log_level: str = _setting("info", parse_level, "RGPU_LOG_LEVEL")
 
     section = "server"

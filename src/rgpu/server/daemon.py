@@ -23,6 +23,7 @@ from rgpu.server.device import Device
 from rgpu.server.lease import Client, Lease, LeaseBook
 from rgpu.server.telemetry import Inventory, threads_per_device
 from rgpu.server.workers import WORKER_COMMAND, Worker, WorkerPool
+from rgpu.web import Board
 from rgpu.wire import control
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control
@@ -31,6 +32,7 @@ from rgpu.wire.version import VERSION, fingerprint
 log = logging.getLogger("rgpu.server")
 
 START_ATTEMPTS = 3  # of a worker, before a waiting client is told that it fails
+SHOW_SECONDS = 1.0  # between pictures for the web page
 START_SECONDS = 20.0  # that a client waits for a worker to start
 
 
@@ -54,6 +56,7 @@ class Daemon:
         *,
         parent: int = 0,
         worker_command: tuple[str, ...] = WORKER_COMMAND,
+        board: Board | None = None,
     ) -> None:
         self.config, self._inventory, self._parent = config, inventory, parent
         self.devices = inventory.devices
@@ -62,6 +65,8 @@ class Daemon:
         self._waiting: deque[_Waiting] = deque()
         self._started = time.time()
         self._stopping = ""
+        self._board, self._shown = board, 0.0
+        self.page = ""  # the address of the web page, where there is one
         self._server = ControlServer(Address(config.bind, config.port).uri)
         self.endpoint = self._server.endpoint
         kinds = {device.kind: sum(d.kind == device.kind for d in self.devices) for device in self.devices}
@@ -134,7 +139,13 @@ class Daemon:
                 "starting",
                 f"no worker of {self.name} was ready in {START_SECONDS:g} s; try again",
             )
-        return self._pool.tick()
+        pause = self._pool.tick()
+        if self._board is not None:
+            if now - self._shown >= SHOW_SECONDS:
+                self._shown = now
+                self._board.publish([self._picture() | {"address": self.endpoint.removeprefix("tcp://")}])
+            pause = min(pause, max(0.0, self._shown + SHOW_SECONDS - now))
+        return pause
 
     # Requests
 
@@ -267,6 +278,7 @@ class Daemon:
             "host": platform.node(),
             "pid": os.getpid(),
             "uptime": time.time() - self._started,
+            "page": self.page,
             "waiting": len(self._waiting),
             "devices": [self._describe(device) | {"sessions": self._sessions(device)} for device in self.devices],
         }

@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 
 import rgpu.config as config
+import rgpu.web as web
 from rgpu.config import ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.server.daemon import Daemon
 from rgpu.server.telemetry import Inventory
+from rgpu.web import Board
 from rgpu.wire.version import VERSION, fingerprint
 
 log = logging.getLogger("rgpu.server")
@@ -49,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=None,
         help="let clients' custom kernels run as native code on cpu devices (default: on loopback only)",
     )
+    add("--http", metavar="ADDR", help="serve a web page, REST and metrics, read-only: 9400 is loopback (default: off)")
+    add("--http-token-file", metavar="FILE", help="what readers must show; without it --http is loopback only")
     add("--log-level", metavar="LEVEL", help=f"one of {', '.join(config.LOG_LEVELS)} (default: info)")
     add("--config", metavar="FILE", help="read this file instead of the usual ones")
     add("--show-config", action="store_true", help="print the settings and where they come from, and exit")
@@ -80,12 +84,24 @@ def main(argv: list[str] | None = None) -> int:
         )
     except ConfigError as error:
         return _fail(str(error))
+    board = Board(VERSION) if settings.http else None
     try:
-        daemon = Daemon(settings, inventory, parent=options.parent)
+        daemon = Daemon(settings, inventory, parent=options.parent, board=board)
     except OSError as error:
         inventory.close()
         return _fail(_bind_error(settings, error))
-    return _serve(daemon, options.parent)
+    if board is None:
+        return _serve(daemon, options.parent)
+    try:
+        page = web.serve(settings.http, board, settings.http_token_file)
+    except ConfigError as error:
+        daemon.close()
+        return _fail(str(error))
+    daemon.page = page.url
+    try:
+        return _serve(daemon, options.parent)
+    finally:
+        page.close()
 
 
 def _settings(options: argparse.Namespace) -> tuple[ServerConfig, dict[str, str]]:
@@ -140,6 +156,8 @@ def _serve(daemon: Daemon, parent: int) -> int:
             f"({count} device{'s' if count > 1 else ''}: {devices})",
             flush=True,
         )
+        if daemon.page:
+            print(f"rgpu-server {daemon.name} shows itself on {daemon.page}", flush=True)
         daemon.run()
     finally:
         if runtime_file:
