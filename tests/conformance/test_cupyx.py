@@ -146,8 +146,11 @@ def test_sparse_construction_and_solvers():
     assert matrix.nnz == 0
     with pytest.raises(ValueError, match="Only bool"):
         sparse.csr_matrix((cp.arange(3), cp.arange(3), cp.arange(4)))
-    with pytest.raises(NotImplementedError, match="splu"):
+    with pytest.raises(RuntimeError, match="singular"):
         sparse.linalg.splu(matrix)
+    factors = sparse.linalg.splu(sparse.csc_matrix(cp.array([[2.0, 0], [1, 4]])))
+    np.testing.assert_allclose(factors.solve(cp.array([2.0, 9])).get(), [1, 2])
+    assert isinstance(factors, sparse.linalg.SuperLU) and factors.shape == (2, 2) and factors.L.nnz >= 2
 
 
 def test_interpolators():
@@ -164,3 +167,48 @@ def test_interpolators():
     np.testing.assert_allclose(
         spline(device_at).get(), theirs.CubicSpline(x, np.sin(x)).derivative()(at), atol=1e-12
     )
+
+
+def test_objects_of_scipy_have_its_classes_methods_and_errors():
+    interpolate, signal, spatial = cupyx.scipy.interpolate, cupyx.scipy.signal, cupyx.scipy.spatial
+    x = cp.linspace(0, 1, 9)
+    spline = interpolate.CubicSpline(x, cp.sin(x))
+    assert isinstance(spline, interpolate.PPoly) and spline.c.shape == (4, 8) and spline.axis == 0
+    assert isinstance(interpolate.PPoly.from_spline(interpolate.make_interp_spline(x, x)), interpolate.PPoly)
+    assert interpolate.BSpline.design_matrix(cp.array([0.5]), cp.array([0.0, 0, 1, 1]), 1).toarray().get().tolist() == [
+        [0.5, 0.5]
+    ]
+    with pytest.raises(ValueError, match="match"):  # where the object is made, not later
+        interpolate.CubicSpline(x, x[:3])
+    system = signal.lti([1.0], [1.0, 2.0])
+    assert isinstance(system, signal.TransferFunction) and isinstance(system.to_ss(), signal.StateSpace)
+    assert system.poles.get().tolist() == [-2.0]
+    system.den = cp.array([1.0, 3.0])
+    assert system.poles.get().tolist() == [-3.0]
+    np.testing.assert_allclose(signal.step(system)[1].get()[-1], 1 / 3, rtol=1e-2)
+    tree = spatial.KDTree(cp.array([[0.0, 0], [1, 1], [5, 5]]))
+    assert tree.query(cp.array([0.9, 0.9]))[1].get() == 1
+    near = tree.query_ball_point(cp.zeros((2, 2)), 2.0, return_sorted=True)
+    assert [row.get().tolist() for row in near] == [[0, 1], [0, 1]]
+    triangles = spatial.Delaunay(cp.array([[0.0, 0], [0, 1], [1, 0], [1, 1]]))
+    assert triangles.simplices.shape == (2, 3)
+    assert triangles.find_simplex(cp.array([[2.0, 2]])).get().tolist() == [-1]
+    with pytest.raises(NotImplementedError, match="callable"):
+        interpolate.RBFInterpolator(cp.ones((3, 2)), cp.ones(3), kernel=lambda r: r)
+
+
+def test_a_filter_continues_from_its_last_inputs_and_outputs():
+    """CuPy's state, which is not SciPy's: ``len(b) + len(a) - 2`` numbers."""
+    signal, theirs = cupyx.scipy.signal, importlib.import_module("scipy.signal")
+    b, a, x = np.array([0.2, 0.3]), np.array([1.0, -0.4, 0.1]), np.arange(12.0)
+    whole = theirs.lfilter(b, a, x)
+    device = [cp.array(v) for v in (b, a, x)]
+    first, state = signal.lfilter(device[0], device[1], device[2][:5], zi=cp.zeros(3))
+    np.testing.assert_allclose(state.get(), [x[4], whole[3], whole[4]])
+    second, _ = signal.lfilter(device[0], device[1], device[2][5:], zi=state)
+    np.testing.assert_allclose(np.concatenate([first.get(), second.get()]), whole)
+    steady = signal.lfilter_zi(device[0], device[1])
+    np.testing.assert_allclose(signal.lfilter(device[0], device[1], cp.ones(4), zi=steady)[0].get(), [0.5 / 0.7] * 4)
+    sos = cp.array([[1.0, 2, 1, 1, -0.3, 0.1], [1, 0, 0, 1, 0.2, 0]])
+    level = float(signal.sosfilt(sos, cp.ones(200))[-1])
+    np.testing.assert_allclose(signal.sosfilt(sos, cp.ones(3), zi=signal.sosfilt_zi(sos))[0].get(), [level] * 3)

@@ -1,23 +1,80 @@
-"""``cupy.fft.config``: CuPy's settings of its transforms. They change how a GPU plans, never a result.
+"""``cupy.fft.config``: CuPy's settings of its transforms.
 
-What would promise something that is not done (several GPUs for one transform, callbacks) refuses.
+They change how a GPU plans, never a result: the device's own library plans, whatever is said here. What a program
+set is what it reads again.
 """
 
 from __future__ import annotations
 
 import contextvars
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
 _planning = contextvars.ContextVar("rgpu.fft.enable_nd_planning", default=True)
+_several = contextvars.ContextVar("rgpu.fft.use_multi_gpus", default=False)
+_devices: contextvars.ContextVar[Any] = contextvars.ContextVar("rgpu.fft.devices", default=None)
 
 
 def _deprecated(name: str) -> None:
-    warnings.warn(f"cupy.fft.config.{name} is deprecated", DeprecationWarning, stacklevel=3)
+    message = f"cupy.fft.config.{name} is deprecated as of CuPy 14"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def callbacks() -> Any:
+    """Late: callbacks build on plans, and plans on these settings."""
+    from rgpu.fft import callbacks
+
+    return callbacks
+
+
+class PlanCache:
+    """CuPy's cache of plans. No plan is kept in this process: the limits are remembered, and it is always empty."""
+
+    __module__ = "cupy.fft._cache"
+
+    def __init__(self, size: int = 16, memsize: int = -1) -> None:
+        self._size, self._memsize = size, memsize
+
+    def get_size(self) -> int:
+        return self._size
+
+    def set_size(self, size: int) -> None:
+        if size < -1:
+            raise ValueError("invalid size: a number of plans, or -1 for any number")
+        self._size = size
+
+    def get_memsize(self) -> int:
+        return self._memsize
+
+    def set_memsize(self, memsize: int) -> None:
+        if memsize < -1:
+            raise ValueError("invalid memsize: bytes, or -1 for any number")
+        self._memsize = memsize
+
+    def get_curr_size(self) -> int:
+        return 0
+
+    def get_curr_memsize(self) -> int:
+        return 0
+
+    def clear(self) -> None:
+        """There is nothing to clear."""
+
+    def show_info(self) -> None:
+        print(self)
+
+    def __repr__(self) -> str:
+        return f"<plan cache: at most {self._size} plans and {self._memsize} bytes (-1: any number); empty>"
 
 
 class Config:
-    """The object behind ``cupy.fft.config``; the planning flag is per context, as CuPy's is."""
+    """The object behind ``cupy.fft.config``; its flags are per context, as CuPy's are."""
+
+    __spec__: Any = None
+    _use_multi_gpus, _devices = _several, _devices
+
+    def __init__(self) -> None:
+        self._cache = PlanCache()
 
     @property
     def enable_nd_planning(self) -> bool:
@@ -31,22 +88,60 @@ class Config:
             raise ValueError("enable_nd_planning is a boolean")
         _planning.set(bool(value))
 
+    def plans_axes_together(self) -> bool:
+        """``enable_nd_planning``, for rgpu itself: without the warning."""
+        return _planning.get()
+
     @property
     def use_multi_gpus(self) -> bool:
-        _deprecated("use_multi_gpus")
-        return False
+        return _several.get()
 
     @use_multi_gpus.setter
     def use_multi_gpus(self, value: Any) -> None:
-        _deprecated("use_multi_gpus")
-        if value:
-            self.set_cufft_gpus(value)
+        _several.set(bool(value))
 
-    def set_cufft_gpus(self, gpus: Any) -> NoReturn:
-        raise NotImplementedError("rgpu computes a transform on one device")
+    def set_cufft_gpus(self, gpus: Any) -> None:
+        """The devices for plans made under ``use_multi_gpus``: their number, or a list.
 
-    def set_cufft_callbacks(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError("rgpu does not forward cuFFT callbacks")
+        A transform runs on its array's device all the same."""
+        if not isinstance(gpus, int | list | tuple):
+            raise ValueError("gpus must be an int or a list or tuple of int.")
+        devices = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
+        if len(devices) < 2:
+            raise ValueError("Must use at least 2 GPUs.")
+        _devices.set(devices)
+
+    @property
+    def devices(self) -> Any:
+        return _devices.get() if _several.get() else None
+
+    def set_cufft_callbacks(self, *args: Any, **kwargs: Any) -> Any:
+        """See `rgpu.fft.callbacks`."""
+        return callbacks().set_cufft_callbacks(*args, **kwargs)
+
+    def get_current_callback_manager(self) -> Any:
+        return callbacks().current()
+
+    def get_plan_cache(self) -> PlanCache:
+        return self._cache
+
+    def clear_plan_cache(self) -> None:
+        self._cache.clear()
+
+    def get_plan_cache_size(self) -> int:
+        return self._cache.get_size()
+
+    def set_plan_cache_size(self, size: int) -> None:
+        self._cache.set_size(size)
+
+    def get_plan_cache_max_memsize(self) -> int:
+        return self._cache.get_memsize()
+
+    def set_plan_cache_max_memsize(self, size: int) -> None:
+        self._cache.set_memsize(size)
+
+    def show_plan_cache_info(self) -> None:
+        self._cache.show_info()
 
 
 config = Config()

@@ -213,7 +213,7 @@ class _Arguments:
             return [values.HANDLE, x._handle]
         found = getattr(x, "_remote_handle", None)
         if found is not None:
-            self.key.append(type(x))
+            self.key.append((type(x), found))  # what is learned of one object need not be true of another
             return [values.HANDLE, found]
         if isinstance(x, np.ndarray):
             if not self.accept_host:

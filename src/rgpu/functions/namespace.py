@@ -34,13 +34,20 @@ _ALIASES = {"alltrue": "all", "sometrue": "any", "product": "prod", "cumproduct"
             "round_": "around", "trapz": "trapezoid"}  # fmt: skip
 
 
+#: CuPy calls the method of this name of whatever it is given: NumPy's arrays stay NumPy's
+_BY_METHOD = {"sum": "sum", "prod": "prod", "mean": "mean", "var": "var", "std": "std",
+              "max": "max", "min": "min", "amax": "max", "amin": "min"}  # fmt: skip
+
+
 def function(name: str) -> Any:
     """The user's callable of a declared function."""
 
-    bind, may_fail = signatures.binder(name), name in cautions.MAY_FAIL
+    bind, may_fail, method = signatures.binder(name), name in cautions.MAY_FAIL, _BY_METHOD.get(name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bind(args, kwargs)
+        if method is not None and isinstance(args[0], np.ndarray):
+            return getattr(args[0], method)(*args[1:], **kwargs)
         if may_fail and getattr(cautions.error_states, "linalg", "ignore") == "raise":
             return cautions.strictly(name, args, kwargs)
         return dispatch.call(name, *args, **kwargs)

@@ -16,9 +16,8 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import cupy_device, cupy_kernels, peer, sparse
+from rgpu.server import cupy_device, cupy_kernels, objects, peer, sparse
 from rgpu.server.backend import Backend
-from rgpu.server.cpu.scientific import INTERPOLATORS
 from rgpu.server.cupy_device import Pools
 from rgpu.server.table import OutOfMemoryError
 
@@ -26,7 +25,10 @@ _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass throug
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
 FUNCTIONS = {**cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS, **peer.FUNCTIONS}
-OVERRIDES: dict[str, Callable[..., Any]] = {**sparse.overrides("cupyx.scipy.sparse"), **INTERPOLATORS}
+OVERRIDES: dict[str, Callable[..., Any]] = {
+    **sparse.overrides("cupyx.scipy.sparse"),
+    **objects.overrides("cupyx.scipy"),
+}
 
 
 def override(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -162,6 +162,27 @@ def _operation(name: str) -> Callable[..., Any]:
     return _in_place(name) if name in _IN_PLACE else _method(name) if name in _METHODS else _function(name)
 
 
+def translated(package_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of matrices, with matrices as their parts on both ends."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _has_matrices(args) and not _has_matrices(tuple(kwargs.values())):
+            result = function(*args, **kwargs)  # the package need not be there
+            return _parts(_package(package_name), result) if hasattr(result, "tocsr") else result
+        package = _package(package_name)
+        args = _restore(package, args, True)
+        kwargs = {key: _restore(package, value, True) for key, value in kwargs.items()}
+        return _parts(package, function(*args, **kwargs))
+
+    return call
+
+
+def _has_matrices(x: Any) -> bool:
+    if isinstance(x, tuple) and x and isinstance(x[0], str) and x[0].startswith("sparse:"):
+        return True
+    return isinstance(x, tuple | list) and any(_has_matrices(item) for item in x)
+
+
 def overrides(package_name: str) -> dict[str, Callable[..., Any]]:
     """Every declared sparse operation over one sparse package (``scipy.sparse``)."""
 
@@ -176,5 +197,5 @@ def overrides(package_name: str) -> dict[str, Callable[..., Any]]:
 
         return call
 
-    names = [function.name for function in TABLE if function.name.startswith(_PREFIX)]
+    names = [function.name for function in TABLE if function.kind == "sparse"]
     return {name: bound(name.removeprefix(_PREFIX)) for name in names}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rgpu.wire import classes
+
 _TABLE = {
     # NumPy ufuncs of one and two operands: shape by broadcasting, dtype by NumPy's own resolution.
     "unary": """
@@ -73,6 +75,8 @@ _TABLE = {
         kernel.module kernel.module.load kernel.module.function kernel.module.symbol kernel.launch""",
     # Handles of a declared class: the first argument of a method is the handle.
     "object": """
+        cupyx.object.kind cupyx.object.call cupyx.object.make cupyx.object.get cupyx.object.set
+        cupyx.object.construct cupyx.object.function
         random.RandomState random.XORWOW random.MRG32k3a random.Philox4x3210 random.Generator
         random.RandomState.seed random.RandomState.random_sample random.RandomState.randint random.RandomState.tomaxint
         random.RandomState.normal random.RandomState.standard_normal random.RandomState.uniform
@@ -165,15 +169,8 @@ _SCIPY = {
     ("scipy", "spatial.distance"): """
         canberra cdist chebyshev cityblock correlation cosine euclidean hamming jensenshannon minkowski
         pdist russellrao sqeuclidean""",
-    ("object", "interpolate"): """
-        Akima1DInterpolator BPoly BSpline BarycentricInterpolator CloughTocher2DInterpolator CubicHermiteSpline
-        CubicSpline InterpolatedUnivariateSpline KroghInterpolator LSQUnivariateSpline LinearNDInterpolator
-        NdBSpline NdPPoly NearestNDInterpolator PPoly PchipInterpolator RBFInterpolator RegularGridInterpolator
-        UnivariateSpline interp1d Interpolator.call Interpolator.attribute Interpolator.integrate
-        Interpolator.roots Interpolator.solve Interpolator.derivative Interpolator.antiderivative""",
     ("scipy", "interpolate"): """
-        barycentric_interpolate interpn krogh_interpolate make_interp_spline make_lsq_spline
-        pchip_interpolate splantider splder""",
+        barycentric_interpolate interpn krogh_interpolate pchip_interpolate""",
 }
 
 
@@ -186,6 +183,7 @@ class Function(NamedTuple):
 
 
 _WORDS = [(name, kind) for kind, names in _TABLE.items() for name in dict.fromkeys(names.split())]
+_WORDS += [(f"{classes.PREFIX}{name}", "object") for name in (*classes.PUBLIC, *classes.MAKERS)]
 _WORDS += [
     (f"cupyx.scipy.{module}.{name}", kind) for (kind, module), names in _SCIPY.items() for name in names.split()
 ]

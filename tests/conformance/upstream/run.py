@@ -27,9 +27,10 @@ VERSION = "14.2.0"
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 T1 = "math manipulation creation indexing logic sorting statistics linalg binary padding polynomial lib io misc"
+T2 = "special ndimage signal stats linalg sparse interpolate spatial fft fftpack"
 TIERS = {
     "T1": [*T1.split(), "core/test_ndarray*.py"],
-    "T2": "random fft functional core/fusion".split(),
+    "T2": ["random", "fft", "functional", "core/fusion", *(f"cupyx/scipy/{name}" for name in T2.split())],
     "core": ["core"],
     "all": [""],
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.util
 import math
 import sys
 import types
@@ -102,6 +103,7 @@ OURS = {
     "cupy._core.core.ndarray": "rgpu._ndarray.ndarray",
     "cupy._core.array": "rgpu.functions.creation.array",
     "cupy._core.flags.Flags": "rgpu.functions.flags.Flags",
+    "cupy._core.fusion.Fusion": "rgpu.functions.kernels.fuse.Fusion",
     "cupy._core.ReductionKernel": "rgpu.ReductionKernel",
     "cupy._core.ElementwiseKernel": "rgpu.ElementwiseKernel",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
@@ -113,6 +115,32 @@ def _identities(batch_shape: Any, n: int, dtype: Any) -> Any:
     import cupy
 
     return cupy.broadcast_to(cupy.eye(n, dtype=dtype), (*batch_shape, n, n)).copy()
+
+
+def _transform_of(a: Any, s: Any = None, axes: Any = None, plan: Any = None, value_type: str = "C2C") -> str:
+    """Which of CuPy's two ways a transform goes; what tests look at is the order of its result."""
+    from rgpu.fft import plans
+
+    together = plans.at_once(a, s, axes, value_type, plan)
+    return VALUES[f"cupy.fft._fft.{'_fftn' if together else '_fft'}"]
+
+
+def _recursion(x: Any, a: Any, axis: int = -1, zi: Any = None, dtype: Any = None, block_sz: int = 0) -> Any:
+    """The recursive half of ``lfilter``, whose coefficients are on the other side of the equation."""
+    import cupy
+    import cupyx.scipy.signal as signal
+
+    dtype = cupy.result_type(x, a) if dtype is None else dtype
+    b, a = cupy.ones(1, dtype), cupy.concatenate([cupy.ones(1, dtype), -a.astype(dtype)])
+    x = x.astype(dtype)
+    return (signal.lfilter(b, a, x, axis) if zi is None else signal.lfilter(b, a, x, axis, zi)[0]).astype(dtype)
+
+
+def _sections(x: Any, sos: Any, axis: int = -1, zi: Any = None, dtype: Any = None, block_sz: int = 0) -> Any:
+    """``sosfilt``, which always gives its state back."""
+    import cupyx.scipy.signal as signal
+
+    return signal.sosfilt(sos, x, axis) if zi is None else signal.sosfilt(sos, x, axis, zi)
 
 
 #: internals with a meaning that cupy.testing or the tests rely on
@@ -146,6 +174,15 @@ VALUES: dict[str, Any] = {
     "cupy.cuda.runtime.is_hip": False,
     "cupy.cuda.runtime.streamLegacy": 1,
     "cupy.cuda.runtime.streamPerThread": 2,
+    "cupyx.scipy._scipy_available": True,  # on this machine: the tests compare with it
+    "cupyx.scipy.stats._distributions._normalize": lambda x, axis: x / x.sum(axis=axis, keepdims=True),
+    "cupy.fft._fft._default_fft_func": _transform_of,
+    "cupy.fft._fft._fft": "one axis at a time",
+    "cupy.fft._fft._fftn": "several axes at once",
+    "cupyx.scipy.signal._iir_utils.apply_iir": _recursion,
+    "cupyx.scipy.signal._iir_utils.apply_iir_sos": _sections,
+    "cupy._core._fusion_trace.TraceImpl": object,  # tests replace it by a mock of which they ask nothing
+    "cupy._core.get_size": lambda size: (size,) if isinstance(size, int) else tuple(size),
     "cupy.cuda.cub.available": False,
     "cupy.cuda.cutensor.available": False,
     "cupy.cuda.nccl.available": False,
@@ -198,6 +235,7 @@ class _Watching:
 
     def exec_module(self, module: types.ModuleType) -> None:
         self.loader.exec_module(module)
+        module.__dict__.setdefault("__path__", [])  # every module may have internals below it
         own, alias = module.__dict__.get("__getattr__"), self.name
 
         def getattr_(name: str) -> Any:
@@ -210,6 +248,8 @@ class _Watching:
                 raise AttributeError(f"module {alias!r} has no attribute {name!r}")
             if name == "testing" and alias == "cupy":
                 return importlib.import_module("cupy.testing")
+            if module.__path__ and importlib.util.find_spec(f"{module.__name__}.{name}"):
+                return importlib.import_module(f"{module.__name__}.{name}")  # a room of rgpu's, imported by rgpu
             return missing(alias, name)
 
         module.__getattr__ = getattr_  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from rgpu.client import pool
 from rgpu.client.meta import Meta, fresh
 from rgpu.client.predict import scalar_key
 from rgpu.client.remote import Remote
-from rgpu.functions import dispatch
+from rgpu.functions import creation, dispatch
 from rgpu.wire.functions import BY_NAME, TABLE
 
 _PREFIX = "cupyx.scipy."
@@ -109,6 +109,28 @@ def _function(name: str) -> Any:
     if signature:
         call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def backend(functions: dict[str, Any]) -> tuple[Any, Any]:
+    """The two hooks of a uarray backend, which lets SciPy's own functions run here."""
+
+    def convert(dispatchables: Any, coerce: bool) -> Any:
+        values = [x.value for x in dispatchables]
+        if coerce:
+            arrays = (creation.asarray(x.value) if x.coercible and x.type is np.ndarray else x.value
+                      for x in dispatchables)  # fmt: skip
+            try:
+                values = list(arrays)
+            except TypeError:
+                return NotImplemented
+        pairs = zip(dispatchables, values)
+        return values if all(x.type is not np.ndarray or isinstance(v, Remote) for x, v in pairs) else NotImplemented
+
+    def call(method: Any, args: tuple, kwargs: dict) -> Any:
+        function = functions.get(method.__name__)
+        return NotImplemented if function is None else function(*args, **kwargs)
+
+    return convert, call
 
 
 def fill(names: dict[str, Any], namespace: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server import sparse
+from rgpu.server import objects, sparse
 from rgpu.wire.functions import TABLE
 
 _PREFIX = "cupyx.scipy."
@@ -67,39 +67,7 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
     if function.name.startswith(_PREFIX)
 }
 
-_ATTRIBUTES = ("c", "x", "t", "k")
-
-
-def _interpolator(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of an interpolator (SciPy's or CuPy's), for nothing else in the table."""
-
-    def method(thing: Any, *args: Any, **kwargs: Any) -> Any:
-        if not type(thing).__module__.removeprefix("cupyx.").startswith("scipy.interpolate"):
-            raise TypeError(f"{type(thing).__name__} is not an interpolator")
-        return operation(thing, *args, **kwargs)
-
-    return method
-
-
-def _attribute(thing: Any, name: str) -> Any:
-    if name not in _ATTRIBUTES:
-        raise AttributeError(f"{name!r} is not a declared attribute")
-    return getattr(thing, name)
-
-
-_METHODS: dict[str, Callable[..., Any]] = {
-    "call": lambda thing, *args, **kwargs: thing(*args, **kwargs),
-    "attribute": _attribute,
-    "integrate": lambda thing, *args, **kwargs: thing.integrate(*args, **kwargs),
-    "roots": lambda thing, *args, **kwargs: thing.roots(*args, **kwargs),
-    "solve": lambda thing, *args, **kwargs: thing.solve(*args, **kwargs),
-    "derivative": lambda thing, *args, **kwargs: thing.derivative(*args, **kwargs),
-    "antiderivative": lambda thing, *args, **kwargs: thing.antiderivative(*args, **kwargs),
-}
-INTERPOLATORS = {
-    f"cupyx.scipy.interpolate.Interpolator.{name}": _interpolator(method) for name, method in _METHODS.items()
-}
-OVERRIDES.update(INTERPOLATORS)
+OVERRIDES.update(objects.overrides("scipy"))
 OVERRIDES.update(sparse.overrides("scipy.sparse"))
 OVERRIDES["cupyx.scipy.special.sph_harm"] = _sph_harm
 OVERRIDES["cupyx.rsqrt"] = lambda x: (1 / np.sqrt(x)).astype(np.sqrt(x[:0] if np.ndim(x) else x).dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rgpu import surface
+from rgpu.cupyx.scipy import _objects
 from rgpu.cupyx.scipy.sparse import _call
 from rgpu.wire.functions import TABLE
 
@@ -29,7 +30,8 @@ globals().update(
     {
         function.name.removeprefix(_PREFIX): _function(function.name.removeprefix(_PREFIX))
         for function in TABLE
-        if function.name.startswith(_PREFIX)
+        if function.kind == "sparse" and function.name.startswith(_PREFIX)
     }
 )
+_objects.fill(globals(), "sparse.linalg")
 __getattr__, __dir__ = surface.face(__name__)

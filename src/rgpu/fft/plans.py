@@ -1,0 +1,202 @@
+"""cuFFT's plans as descriptions: which transform of which extents, remembered and checked, never executed.
+
+The device's own library plans when it transforms. A plan that is current (``with plan:``) or given makes a
+transform that it does not fit an error, as CuPy does. Several devices of one plan are remembered; the
+transform runs on the device of its array.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rgpu.fft.settings import config
+
+C2C, R2C, C2R, Z2Z, D2Z, Z2D = 0x29, 0x2A, 0x2C, 0x69, 0x6A, 0x6C  # cuFFT's numbers
+FORWARD, INVERSE = -1, 1
+_TYPES = {("C2C", "F"): C2C, ("R2C", "f"): R2C, ("C2R", "F"): C2R, ("C2C", "D"): Z2Z, ("R2C", "d"): D2Z,
+          ("C2R", "D"): Z2D}  # fmt: skip
+_local = threading.local()
+
+
+def get_current_plan() -> Any:
+    """The plan of the innermost ``with plan:`` of this thread."""
+    return getattr(_local, "plan", None)
+
+
+class _Plan:
+    """A context manager that makes itself the current plan."""
+
+    __module__ = "cupy.cuda.cufft"
+    handle = 0  # there is no cuFFT here to have one
+
+    def __enter__(self) -> Any:
+        _local.plan = self
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        _local.plan = None
+
+
+class Plan1d(_Plan):
+    """Transforms of ``batch`` rows of ``nx`` points, of one type, on one or more devices."""
+
+    def __init__(self, nx: int, fft_type: int, batch: int, *, devices: Any = None, out: Any = None) -> None:
+        if nx < 1:
+            raise ValueError(f"Invalid number of FFT data points ({nx}) specified.")
+        if devices is not None and fft_type not in (C2C, Z2Z):
+            raise ValueError("Currently for multiple GPUs only C2C and Z2Z are supported")
+        if isinstance(devices, int):
+            devices = range(devices)
+        self.nx, self.fft_type, self.batch = nx, fft_type, batch
+        self.gpus = None if devices is None else list(devices)
+
+    def check(self, fft_type: int, size: int, batch: int) -> None:
+        """ValueError unless this is a plan for such rows."""
+        if fft_type != self.fft_type:
+            raise ValueError("cuFFT plan dtype mismatch.")
+        if size != self.nx:
+            raise ValueError("Target array size does not match the plan.", size, self.nx)
+        if batch != self.batch:
+            raise ValueError("Batch size does not match the plan.")
+        if config.use_multi_gpus != (self.gpus is not None):
+            raise ValueError("Unclear if multiple GPUs are to be used or not.")
+
+
+class PlanNd(_Plan):
+    """One transform over one to three neighbouring axes."""
+
+    def __init__(
+        self, shape: Sequence[int], inembed: Any, istride: int, idist: int, onembed: Any, ostride: int, odist: int,
+        fft_type: int, batch: int, order: str, last_axis: int, last_size: Any,
+    ) -> None:  # fmt: skip
+        self.shape, self.fft_type, self.batch, self.order = tuple(shape), fft_type, batch, order
+        self.last_axis, self.last_size, self.gpus = last_axis, last_size, None
+
+    def check(self, fft_type: int, shape: Sequence[int], axes: Sequence[int], order: str, size: Any) -> None:
+        """ValueError unless this is a plan for an array of such a shape (``size``: extent of a real end)."""
+        if order != self.order:
+            raise ValueError(f"array orders mismatch (plan: {self.order}, input: {order})")
+        expected = [shape[axis] for axis in (axes if order == "C" else axes[::-1])]
+        if order == "C" and fft_type in (C2R, Z2D):
+            expected[-1] = size
+        if tuple(expected) != self.shape:
+            raise ValueError(
+                f"The cuFFT plan and a.shape do not match: plan.shape = {self.shape}, "
+                f"expected_shape={tuple(expected)}, a.shape = {tuple(shape)}"
+            )
+        if fft_type != self.fft_type:
+            raise ValueError("cuFFT plan dtype mismatch.")
+        if fft_type not in (C2C, Z2Z) and (axes[-1], size) != (self.last_axis, self.last_size):
+            raise ValueError("The last axis for R2C/C2R, or the size along it, does not match the plan")
+
+
+# --- what is transformed ---------------------------------------------------------------------------
+
+
+def computed_in(dtype: np.dtype, kind: str) -> np.dtype:
+    """The dtype that an array of ``dtype`` is cast to before a transform of this kind."""
+    single = dtype.char in "efF"
+    return np.dtype(("f" if single else "d") if kind == "R2C" else ("F" if single else "D"))
+
+
+def cufft_type(dtype: np.dtype, kind: str) -> int:
+    return _TYPES[kind, computed_in(dtype, kind).char]
+
+
+def resized(shape: Sequence[int], s: Any, axes: Sequence[int], kind: str) -> tuple[int, ...]:
+    """The input's extents once it is cut or padded to ``s``; a real result has an input of half its extent."""
+    extents = list(shape)
+    if s is not None:
+        for place, (size, axis) in enumerate(zip(s, axes)):
+            if size is not None:
+                extents[axis] = size // 2 + 1 if kind == "C2R" and place == len(s) - 1 else size
+    return tuple(extents)
+
+
+def real_size(shape: Sequence[int], s: Any, last: int, kind: str) -> int | None:
+    """The output's extent along the last axis of a transform to or from real values."""
+    if kind == "C2R":
+        return s[-1] if s is not None and s[-1] is not None else 2 * (shape[last] - 1)
+    return shape[last] // 2 + 1 if kind == "R2C" else None
+
+
+def sorted_axes(ndim: int, s: Any, axes: Any, kind: str) -> tuple[int, ...]:
+    """The axes of an n-dimensional transform, counted from 0 and in order, but for the real one: it stays last."""
+    if axes is None:
+        return tuple(range(ndim - (ndim if s is None else len(s)), ndim))
+    if any(not -ndim <= axis < ndim for axis in axes):
+        raise ValueError("The specified axes exceed the array dimensions.")
+    axes = [axis % ndim for axis in axes]
+    return tuple(sorted(axes) if kind == "C2C" else [*sorted(axes[:-1]), axes[-1]])
+
+
+def together(axes: Sequence[int], ndim: int) -> bool:
+    """Whether cuFFT plans for these sorted axes at once: up to three neighbours, from the first or to the last."""
+    neighbours = all(b - a == 1 for a, b in zip(axes, axes[1:]))
+    return 0 < len(axes) <= 3 and (0 in axes or ndim - 1 in axes) and neighbours
+
+
+def at_once(a: Any, s: Any = None, axes: Any = None, kind: str = "C2C", plan: Any = None) -> bool:
+    """Whether CuPy makes one n-dimensional transform (whose result keeps the order of ``a``) of these axes."""
+    current = get_current_plan()
+    if current is not None and plan is not None:
+        raise RuntimeError("Use the cuFFT plan either as a context manager or as an argument.")
+    plan = plan or current
+    if plan is not None:
+        return isinstance(plan, PlanNd)
+    if a.ndim == 1 or not config.plans_axes_together() or (a.flags.f_contiguous and kind != "C2C"):
+        return False
+    axes = sorted_axes(a.ndim, s, axes, kind)
+    return len(axes) > 1 and together(axes, a.ndim)
+
+
+def get_fft_plan(a: Any, shape: Any = None, axes: Any = None, value_type: str = "C2C") -> Plan1d | PlanNd:
+    """A plan for transforms of arrays like ``a``, to be given as ``plan=`` or used in a ``with``.
+
+    ``shape``: extents of the result along ``axes`` (default: all). ``value_type``: 'C2C', 'R2C' or 'C2R'.
+    """
+    if not (a.flags.c_contiguous or a.flags.f_contiguous):
+        raise ValueError("Input array a must be contiguous")
+    if value_type not in ("C2C", "R2C", "C2R"):
+        raise ValueError(f"value_type is 'C2C', 'R2C' or 'C2R', not {value_type!r}")
+    shape = (shape,) if isinstance(shape, int) else shape
+    axes = (axes,) if isinstance(axes, int) else axes
+    if shape is not None and axes is not None and len(shape) != len(axes):
+        raise ValueError("Shape and axes have different lengths.")
+    if axes is None:
+        axes = tuple(range(-(a.ndim if shape is None else len(shape)), 0))
+    if len(axes) > 3 and axes is not None:
+        raise ValueError("Only up to three axes is supported")
+    if any(not -a.ndim <= axis < a.ndim for axis in axes):
+        raise ValueError(f"The chosen axis ({axes[0]}) exceeds the number of dimensions of a ({a.ndim})")
+    fft_type, extents = cufft_type(a.dtype, value_type), resized(a.shape, shape, axes, value_type)
+    if len(axes) == 1:
+        size = real_size(extents, shape, axes[0], value_type) if value_type == "C2R" else extents[axes[0]]
+        return Plan1d(size, fft_type, math.prod(extents) // max(extents[axes[0]], 1), devices=config.devices)
+    return _several(a, extents, shape, axes, value_type, fft_type)
+
+
+def _several(a: Any, extents: tuple, s: Any, axes: tuple, kind: str, fft_type: int) -> PlanNd:
+    if kind != "C2C" and a.flags.f_contiguous:
+        raise ValueError("C2R/R2C PlanNd for F-order arrays is not supported")
+    order = "C" if a.flags.c_contiguous else "F"
+    places = sorted_axes(a.ndim, None, axes, kind)
+    if not together(places, a.ndim):
+        raise ValueError(
+            "An n-dimensional cuFFT plan could not be created. The axes must be contiguous and non-repeating. "
+            "Between one and three axes can be transformed and either the first or last axis must be included in axes."
+        )
+    size = real_size(extents, s, axes[-1], kind)
+    shape = [extents[axis] for axis in places]
+    if kind == "C2R":
+        shape[-1] = size  # type: ignore[call-overload]
+    if min(shape) < 1:
+        raise ValueError("Invalid number of FFT data points specified.")
+    batch = math.prod(extents) // math.prod(extents[axis] for axis in places)
+    shape = shape if order == "C" else shape[::-1]
+    return PlanNd(shape, None, 1, 1, None, 1, 1, fft_type, batch, order, places[-1], size)

@@ -1,0 +1,96 @@
+"""cupy.fft and cupyx.scipy.fft: plans, settings, callbacks and the order of results, against NumPy."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+import rgpu as cp
+from rgpu import cupyx
+
+pytestmark = pytest.mark.timeout(60)
+SCALE = """
+__device__ cufftDoubleComplex scaled(void* data, unsigned long long offset, void* info, void* shared) {
+    cufftDoubleComplex x = ((cufftDoubleComplex*)data)[offset];
+    x.x *= ((double*)info)[0];
+    x.y *= ((double*)info)[0];
+    return x;
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """One embedded server for the module; it checks every predicted layout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RGPU_CHECK_PREDICTION", "1")
+        cp.connect("local")
+        yield
+        cp.close()
+
+
+@pytest.fixture
+def a():
+    return cp.array(np.arange(24.0).reshape(2, 3, 4) ** 1.5)
+
+
+def test_a_plan_is_checked_and_serves_as_a_context(a):
+    get_fft_plan = cupyx.scipy.fft.get_fft_plan
+    plan, rows = get_fft_plan(a.astype(complex)), get_fft_plan(a.astype(complex), axes=-1)
+    assert isinstance(plan, cp.cuda.cufft.PlanNd) and isinstance(rows, cp.cuda.cufft.Plan1d)
+    with plan:
+        assert cp.cuda.cufft.get_current_plan() is plan
+        np.testing.assert_allclose(cp.fft.fftn(a).get(), np.fft.fftn(a.get()))
+        with pytest.raises(ValueError, match="do not match"):
+            cp.fft.fftn(a[:1])
+    assert cp.cuda.cufft.get_current_plan() is None
+    with rows, pytest.raises(ValueError, match="Target array size"):
+        cp.fft.fft(a, 7)
+    with pytest.raises(ValueError, match="Batch size"):
+        cupyx.scipy.fft.fft(a[0], plan=rows)
+    with rows, pytest.raises(RuntimeError, match="either"):
+        cupyx.scipy.fft.fft(a, plan=rows)
+
+
+def test_no_axes_is_no_transform(a):
+    assert cp.fft.fftn(a, axes=()) is a
+    with pytest.raises(IndexError):
+        cp.fft.rfftn(a, axes=())
+
+
+def test_transforms_over_all_axes_keep_fortrans_order(a):
+    turned = cp.asfortranarray(a)
+    for name, options in (("fftn", {}), ("ifftn", {"axes": (1, 2)}), ("fft2", {"s": (2, 6)}), ("rfftn", {})):
+        result = getattr(cp.fft, name)(turned, **options)
+        assert result.flags.f_contiguous == (name != "rfftn")
+        np.testing.assert_allclose(result.get(), getattr(np.fft, name)(a.get(), **options), atol=1e-9)
+
+
+def test_callbacks_are_applied_to_what_is_loaded(a):
+    data = cp.array([2.0])
+    for name in ("fft", "ifft", "fftn", "irfft"):
+        with cp.fft.config.set_cufft_callbacks(cb_load=SCALE, cb_ver="jit", cb_load_data=data.data):
+            result = getattr(cp.fft, name)(a.astype(complex), norm="ortho")
+        np.testing.assert_allclose(result.get(), 2 * getattr(np.fft, name)(a.get(), norm="ortho"), atol=1e-9)
+    with pytest.raises(ValueError, match="d_loadCallbackPtr"), pytest.warns(DeprecationWarning):
+        cp.fft.config.set_cufft_callbacks(cb_load=SCALE)
+
+
+def test_settings_are_remembered(a):
+    config = cp.fft.config
+    assert importlib.import_module("rgpu.fft.config") is config
+    config.set_cufft_gpus(2)
+    assert config.devices is None
+    config.use_multi_gpus = True
+    assert config.devices == (0, 1) and cupyx.scipy.fft.get_fft_plan(a[0, 0].astype(complex)).gpus == [0, 1]
+    config.use_multi_gpus = False
+    config.set_plan_cache_size(3)
+    assert config.get_plan_cache().get_size() == 3 and config.get_plan_cache().get_curr_size() == 0
+
+
+def test_the_module_is_a_backend_of_scipys(a):
+    theirs = pytest.importorskip("scipy.fft")
+    with theirs.set_backend(cupyx.scipy.fft):
+        result = theirs.fft(a)
+    assert isinstance(result, cp.ndarray)
+    np.testing.assert_allclose(result.get(), theirs.fft(a.get()))
