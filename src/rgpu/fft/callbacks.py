@@ -142,7 +142,7 @@ class set_cufft_callbacks:  # noqa: N801 - CuPy's name
         size = plans.real_size(a.shape, s, places[-1], kind.values)
         norm, unscaled = norm or "backward", "forward" if kind.inverse else "backward"
         groups: list[tuple[str, tuple[int, ...]]] = [(name, places)]
-        if not together and len(places) > 1:  # one axis at a time, as CuPy: the real one first on the way in and last on the way out
+        if not together and len(places) > 1:  # one axis at a time, as CuPy: the real one first in, and last out
             groups = [("ifft" if kind.inverse else "fft", (axis,)) for axis in places]
             if kind.values != "C2C":
                 end = ("irfft" if kind.inverse else "rfft", (places[-1],))
