@@ -212,3 +212,71 @@ def test_a_filter_continues_from_its_last_inputs_and_outputs():
     sos = cp.array([[1.0, 2, 1, 1, -0.3, 0.1], [1, 0, 0, 1, 0.2, 0]])
     level = float(signal.sosfilt(sos, cp.ones(200))[-1])
     np.testing.assert_allclose(signal.sosfilt(sos, cp.ones(3), zi=signal.sosfilt_zi(sos))[0].get(), [level] * 3)
+
+
+def test_sparse_arrays_are_arrays():
+    sparse, theirs = cupyx.scipy.sparse, importlib.import_module("scipy.sparse")
+    dense = np.array([[1.0, 0, 2], [0, 0, 3]])
+    array = sparse.csr_array(cp.array(dense))
+    assert isinstance(array, sparse.sparray) and sparse.issparse(array) and not sparse.isspmatrix(array)
+    np.testing.assert_allclose((array * array).toarray().get(), dense**2)
+    np.testing.assert_allclose((array @ array.T).toarray().get(), dense @ dense.T)
+    assert array.sum(axis=0).shape == (3,) and isinstance(array.T, sparse.csc_array)
+    assert isinstance(array.get(), theirs.csr_array) and not hasattr(array, "getnnz")
+    row = sparse.coo_array(cp.array([0.0, 4, 0, 5]))
+    assert row.shape == (4,) and row.coords[0].get().tolist() == [1, 3]
+    assert row.tocsr().reshape(2, 2).toarray().get().tolist() == [[0, 4], [0, 5]]
+    assert sparse.eye_array(2).toarray().get().tolist() == [[1, 0], [0, 1]]
+    assert sparse.permute_dims(array).shape == (3, 2)
+    with pytest.raises(ValueError, match="exceeds"):
+        sparse.coo_matrix((cp.ones(1), (cp.array([2]), cp.array([0]))), shape=(2, 2))
+    copy = pickle.loads(pickle.dumps(array))
+    assert type(copy) is type(array) and copy.nnz == 3
+
+
+@pytest.mark.parametrize("name", ["cg", "cgs", "bicgstab", "gmres"])
+def test_solvers_take_matrices_operators_and_callbacks(name):
+    linalg = cupyx.scipy.sparse.linalg
+    solve, a = getattr(linalg, name), np.array([[4.0, 1, 0], [1, 5, 2], [0, 2, 6]])
+    A, b, seen = cp.array(a), cp.array([1.0, 2, 3]), []
+    operator = linalg.LinearOperator((3, 3), matvec=lambda x: A @ x, dtype=float)
+    inverse = linalg.aslinearoperator(cp.array(np.diag(1 / np.diag(a))))
+    expected = np.linalg.solve(a, b.get())
+    for matrix, options in (
+        (A, {}),
+        (cupyx.scipy.sparse.csr_matrix(A), {"M": inverse}),
+        (operator, {"M": inverse}),
+        (operator, {"x0": cp.ones(3)}),
+        (A, {"callback": seen.append}),
+    ):
+        x, info = solve(matrix, b, rtol=1e-9, **options)
+        assert info == 0
+        np.testing.assert_allclose(x.get(), expected, rtol=1e-6)
+    assert seen
+    with pytest.raises(ValueError, match="square"):
+        solve(A[:2], b)
+    with pytest.raises(TypeError, match="dtype"):
+        solve(A.astype(int), b)
+
+
+def test_operators_are_composed():
+    linalg = cupyx.scipy.sparse.linalg
+    a = np.arange(6.0).reshape(2, 3) + 1j
+    A = linalg.aslinearoperator(cp.array(a))
+    both = (2 * A.H) @ A + linalg.aslinearoperator(cp.eye(3))
+    x = cp.array([1.0, -1, 2])
+    np.testing.assert_allclose(both.matvec(x).get(), (2 * a.conj().T @ a + np.eye(3)) @ x.get())
+    np.testing.assert_allclose(A.T.matvec(cp.ones(2)).get(), a.T @ np.ones(2))
+
+
+def test_images_with_python_callables():
+    ndimage, theirs = cupyx.scipy.ndimage, importlib.import_module("scipy.ndimage")
+    image = cp.array(IMAGE)
+    result = ndimage.generic_gradient_magnitude(image, ndimage.sobel)
+    np.testing.assert_allclose(result.get(), theirs.generic_gradient_magnitude(IMAGE, theirs.sobel))
+    labels = cp.array(np.arange(30).reshape(5, 6) % 4)
+    means = ndimage.labeled_comprehension(image, labels, cp.array([1, 3, 7]), lambda x: x.mean(), float, -1)
+    np.testing.assert_allclose(means.get(), [IMAGE[labels.get() == 1].mean(), IMAGE[labels.get() == 3].mean(), -1])
+    places = ndimage.value_indices(cp.array([5, 7, 5]))
+    assert {value: x.get().tolist() for value, (x,) in places.items()} == {5: [0, 2], 7: [1]}
+    assert ndimage.distance_transform_edt(image > 3, float64_distances=False).dtype == np.float32

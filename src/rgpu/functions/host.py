@@ -108,7 +108,8 @@ def get_array_module(*args: Any) -> Any:
     """This package if an argument is a device array, else NumPy."""
     import rgpu
 
-    return rgpu if any(isinstance(a, Remote) or hasattr(a, "_rgpu_module") for a in args) else np
+    ours = (isinstance(a, Remote) or hasattr(a, "_rgpu_on_device") for a in args)
+    return rgpu if any(ours) else np
 
 
 def asnumpy(

@@ -18,6 +18,7 @@ import numpy as np
 from rgpu.wire.functions import TABLE
 
 _PREFIX = "cupyx.scipy.sparse."
+_KINDS = frozenset(f"{name}_{kind}" for name in ("csr", "csc", "coo", "dia") for kind in ("matrix", "array"))
 #: operations that never change an operand; the others get a copy
 _PURE = set("toarray matmul rmatmul convert add subtract multiply divide sum mean diagonal getnnz".split())
 
@@ -35,10 +36,11 @@ def _package(name: str) -> Any:
 def _restore(package: Any, x: Any, copy: bool) -> Any:
     """Tagged tuples as matrices, at any depth."""
     if isinstance(x, tuple) and x and isinstance(x[0], str) and x[0].startswith("sparse:"):
-        kind, rows, columns, *arrays = x
-        maker = {name: getattr(package, f"{name}_matrix") for name in ("csr", "csc", "coo", "dia")}[kind[7:]]
-        content = (arrays[0], (arrays[1], arrays[2])) if kind == "sparse:coo" else tuple(arrays)
-        return maker(content, shape=(rows, columns), copy=copy)
+        kind, shape, *arrays = x
+        if kind[7:] not in _KINDS:
+            raise TypeError(f"{kind[7:]!r} is not a kind of sparse matrix")
+        content = (arrays[0], tuple(arrays[1:])) if kind.startswith("sparse:coo") else tuple(arrays)
+        return getattr(package, kind[7:])(content, shape=tuple(shape), copy=copy)
     if isinstance(x, tuple | list):
         return type(x)(_restore(package, item, copy) for item in x)
     return x
@@ -51,19 +53,24 @@ def _parts(package: Any, x: Any) -> Any:
             x = x.tocsr()
         arrays: tuple
         if x.format == "coo":
-            arrays = (x.data, x.row, x.col)
+            arrays = (x.data, *(x.coords if hasattr(x, "coords") else (x.row, x.col)))
         elif x.format == "dia":
             arrays = (x.data, x.offsets)
         else:
             arrays = (x.data, x.indices, x.indptr)
-        return (f"sparse:{x.format}", *map(int, x.shape), *arrays)
+        kind = "array" if isinstance(x, getattr(package, "sparray", ())) else "matrix"
+        return (f"sparse:{x.format}_{kind}", tuple(map(int, x.shape)), *arrays)
     if isinstance(x, tuple | list):
         return tuple(_parts(package, item) for item in x)
     return np.asarray(x) if isinstance(x, np.matrix) else x
 
 
 def _from_dense(package: Any, dense: Any, kind: str) -> Any:
-    return package.csr_matrix(dense).asformat(kind)
+    if kind not in _KINDS:
+        raise TypeError(f"{kind!r} is not a kind of sparse matrix")
+    if kind.startswith("csc"):
+        return getattr(package, f"csr_{kind[4:]}")(dense).asformat("csc")
+    return getattr(package, kind)(dense)
 
 
 def _stretched(package: Any, a: Any, shape: tuple) -> Any:
@@ -71,13 +78,14 @@ def _stretched(package: Any, a: Any, shape: tuple) -> Any:
     for axis in (0, 1):
         if a.shape[axis] == 1 and shape[axis] != 1:
             ones = np.ones((shape[0], 1) if axis == 0 else (1, shape[1]), a.dtype)
-            a = package.csr_matrix(ones) @ a if axis == 0 else a @ package.csr_matrix(ones)
+            ones = (package.csr_matrix if package.isspmatrix(a) else package.csr_array)(ones)
+            a = ones @ a if axis == 0 else a @ ones
     return a
 
 
 def _pairwise(package: Any, name: str, a: Any, b: Any) -> Any:
     """A method of two operands; rows and columns broadcast."""
-    if package.issparse(b) and a.shape != b.shape:
+    if package.issparse(b) and a.shape != b.shape and a.ndim == b.ndim == 2:
         shape = np.broadcast_shapes(a.shape, b.shape)
         a, b = _stretched(package, a, shape), _stretched(package, b, shape)
     return getattr(a, name)(b)
@@ -124,9 +132,11 @@ def _function(name: str) -> Callable[..., Any]:
     return lambda package, *args, **kwargs: getattr(package, name)(*args, **kwargs)
 
 
-def _linalg(name: str) -> Callable[..., Any]:
+def _of_module(name: str) -> Callable[..., Any]:
+    module, _, short = name.partition(".")
+
     def operation(package: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(_package(f"{package.__name__}.linalg"), name)(*args, **kwargs)
+        return getattr(_package(f"{package.__name__}.{module}"), short)(*args, **kwargs)
 
     return operation
 
@@ -154,8 +164,8 @@ reshape""".split()
 
 
 def _operation(name: str) -> Callable[..., Any]:
-    if name.startswith("linalg."):
-        return _linalg(name[7:])
+    if "." in name:
+        return _of_module(name)
     found = _OPERATIONS.get(name)
     if found is not None:
         return found

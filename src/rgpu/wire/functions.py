@@ -106,7 +106,7 @@ _SCIPY = {
         from_dense convert toarray matmul rmatmul add subtract multiply divide power compare fact getitem setitem sum
         mean max min argmax argmin diagonal getnnz count_nonzero nonzero maximum minimum transpose reshape setdiag
         sum_duplicates sort_indices eliminate_zeros eye diags bmat vstack hstack block_diag kron kronsum tril triu
-        find linalg.norm linalg.spsolve linalg.spsolve_triangular linalg.cg linalg.gmres linalg.cgs
+        find eye_array diags_array block_array csgraph.connected_components linalg.lobpcg linalg.norm linalg.spsolve linalg.spsolve_triangular linalg.cg linalg.gmres linalg.cgs
         linalg.bicgstab linalg.minres linalg.lsqr linalg.lsmr linalg.eigsh linalg.svds linalg.matrix_power""",
     ("special", "special"): """
         bdtr bdtrc bdtri beta betainc betaincinv betaln binom boxcox boxcox1p btdtr btdtri cbrt chdtr

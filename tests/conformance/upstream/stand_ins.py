@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import importlib.util
 import math
 import sys
 import types
@@ -179,6 +178,9 @@ VALUES: dict[str, Any] = {
     "cupy.fft._fft._default_fft_func": _transform_of,
     "cupy.fft._fft._fft": "one axis at a time",
     "cupy.fft._fft._fftn": "several axes at once",
+    # versions of NVIDIA's libraries whose errors some tests allow for: there is none here
+    "cupy.cuda.cusolver._getVersion": lambda: (11, 0, 0),
+    "cupyx.cusparse.getVersion": lambda: 12000,
     "cupyx.scipy.signal._iir_utils.apply_iir": _recursion,
     "cupyx.scipy.signal._iir_utils.apply_iir_sos": _sections,
     "cupy._core._fusion_trace.TraceImpl": object,  # tests replace it by a mock of which they ask nothing
@@ -248,8 +250,9 @@ class _Watching:
                 raise AttributeError(f"module {alias!r} has no attribute {name!r}")
             if name == "testing" and alias == "cupy":
                 return importlib.import_module("cupy.testing")
-            if module.__path__ and importlib.util.find_spec(f"{module.__name__}.{name}"):
-                return importlib.import_module(f"{module.__name__}.{name}")  # a room of rgpu's, imported by rgpu
+            room = f"{AliasFinder().target(alias)}.{name}"
+            if importlib.machinery.PathFinder.find_spec(room, module.__path__):
+                return importlib.import_module(room)  # of rgpu's own, imported by rgpu
             return missing(alias, name)
 
         module.__getattr__ = getattr_  # type: ignore[method-assign]
@@ -261,7 +264,7 @@ def install(sdist: Path) -> None:
     sys.meta_path.insert(0, Finder(sdist, AliasFinder()))  # type: ignore[arg-type]
     sys.modules.pop("cupy._core", None)
     cupy = importlib.import_module("cupy")
-    for name in "cuda random linalg fft lib polynomial exceptions".split():
+    for name in "cuda cuda.cusolver random linalg fft lib polynomial exceptions".split():
         importlib.import_module(f"cupy.{name}")
     cupy._core = importlib.import_module("cupy._core")
     cupy.testing = importlib.import_module("cupy.testing")  # CuPy's own, not rgpu's few for programs

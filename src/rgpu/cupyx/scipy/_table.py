@@ -22,7 +22,7 @@ from rgpu.wire.functions import BY_NAME, TABLE
 
 _PREFIX = "cupyx.scipy."
 #: options that only choose how a GPU computes
-_DEVICE_ONLY = {"plan", "texture_memory", "float64_coords", "block_params", "float64_distances"}
+_DEVICE_ONLY = {"plan", "texture_memory", "float64_coords"}
 _dtypes: dict[Any, tuple] = {}
 
 

@@ -1,10 +1,106 @@
-"""``cupyx.scipy.ndimage``: filters, interpolation, measurements and morphology of images.
+"""``cupyx.scipy.ndimage``: images of any number of dimensions.
 
-From the table of declared functions; names that are not there yet say so when used.
+From the table of declared functions; what takes a Python callable calls it here, with device arrays.
 """
 
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
 from rgpu import surface
+from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy import _table
+from rgpu.functions import creation, dispatch
 
 _table.fill(globals(), "ndimage")
+
+
+def _derivatives(
+    input: Any, derivative: Callable[..., Any], mode: Any, cval: float, arguments: tuple, keywords: Any
+) -> Any:
+    modes = [mode] * input.ndim if isinstance(mode, str) else list(mode)
+    if len(modes) != input.ndim:
+        raise RuntimeError("sequence argument must have length equal to input rank")
+    for axis in range(input.ndim):
+        yield derivative(input, axis, input.dtype, modes[axis], cval, *arguments, **(keywords or {}))
+
+
+def _placed(result: Any, output: Any) -> Any:
+    if isinstance(output, Remote):
+        output[...] = result  # type: ignore[index]
+        return output
+    return result if output is None else result.astype(output, copy=False)
+
+
+def generic_laplace(
+    input: Any, derivative2: Callable[..., Any], output: Any = None, mode: Any = "reflect", cval: float = 0.0,
+    extra_arguments: tuple = (), extra_keywords: Any = None,
+) -> Any:  # fmt: skip
+    """The sum of second derivatives: ``derivative2(input, axis, output, mode, cval, ...)`` along each axis."""
+    if not input.ndim:
+        return _placed(input, output)
+    parts = _derivatives(input, derivative2, mode, cval, extra_arguments, extra_keywords)
+    return _placed(functools.reduce(operator.add, parts), output)  # ``sum`` is ndimage's here
+
+
+def generic_gradient_magnitude(
+    input: Any, derivative: Callable[..., Any], output: Any = None, mode: Any = "reflect", cval: float = 0.0,
+    extra_arguments: tuple = (), extra_keywords: Any = None,
+) -> Any:  # fmt: skip
+    """The magnitude of the gradient: ``derivative(input, axis, output, mode, cval, ...)`` along each axis."""
+    if not input.ndim:
+        return _placed(input, output)
+    parts = _derivatives(input, derivative, mode, cval, extra_arguments, extra_keywords)
+    total = functools.reduce(operator.add, (part * part for part in parts))
+    return _placed(dispatch.call("sqrt", total).astype(input.dtype, copy=False), output)
+
+
+def labeled_comprehension(
+    input: Any, labels: Any, index: Any, func: Callable[..., Any], out_dtype: Any, default: Any,
+    pass_positions: bool = False,
+) -> Any:  # fmt: skip
+    """``func`` of the values under each label of ``index`` (and their positions); waits for each."""
+    positions = creation.arange(input.size).reshape(input.shape) if pass_positions else None
+
+    def applied(mask: Any) -> Any:
+        values = input[mask]
+        return func(values, positions[mask]) if pass_positions else func(values)  # type: ignore[index]
+
+    if labels is None:
+        if index is not None:
+            raise ValueError("index without defined labels")
+        values = input.ravel()
+        return func(values, positions.ravel()) if pass_positions else func(values)  # type: ignore[union-attr]
+    if index is None:
+        return applied(labels > 0)
+    index = creation.asarray(index)
+    result = creation.full(index.shape, default, dtype=out_dtype)
+    flat = result.reshape(-1)
+    for place, label in enumerate(index.ravel().get().tolist()):
+        mask = labels == label
+        if bool(mask.any()):
+            flat[place] = applied(mask)
+    return result
+
+
+def value_indices(arr: Any, *, ignore_value: Any = None, adaptive_index_dtype: bool = False) -> dict:
+    """For each value of an integer array the tuple of arrays that index it (waits)."""
+    if not isinstance(arr, Remote):
+        raise TypeError(f"Unsupported type {type(arr)}")
+    if arr.dtype.kind not in "iu":  # type: ignore[attr-defined]
+        raise ValueError("Parameter 'arr' must be an integer array")
+    dtype = np.min_scalar_type(max(arr.shape, default=0)) if adaptive_index_dtype else None  # type: ignore[attr-defined]
+    found = {}
+    for value in dispatch.call("unique", arr).get().tolist():
+        if value != ignore_value:
+            places = dispatch.call("nonzero", dispatch.call("equal", arr, value))
+            found[value] = tuple(x if dtype is None else x.astype(dtype) for x in places)
+    return found
+
+
 __getattr__, __dir__ = surface.face(__name__)

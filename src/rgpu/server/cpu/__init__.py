@@ -6,7 +6,17 @@ where CuPy does (never Python scalars). Nothing here may know the wire or the cl
 
 from __future__ import annotations
 
-from rgpu.server.cpu import fourier, linalg, logic, mathematics, polynomial, scipy_linalg, scipy_signal, statistics
+from rgpu.server.cpu import (
+    fourier,
+    linalg,
+    logic,
+    mathematics,
+    polynomial,
+    scipy_linalg,
+    scipy_ndimage,
+    scipy_signal,
+    statistics,
+)
 from rgpu.server.cpu.arrays import OVERRIDES as OVERRIDES
 
-AREAS = (fourier, linalg, logic, mathematics, polynomial, scipy_linalg, scipy_signal, statistics)
+AREAS = (fourier, linalg, logic, mathematics, polynomial, scipy_linalg, scipy_ndimage, scipy_signal, statistics)

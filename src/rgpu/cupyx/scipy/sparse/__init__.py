@@ -12,61 +12,29 @@ import rgpu._ndarray  # noqa: F401 - the class of results
 from rgpu import surface
 from rgpu.cupyx.scipy.sparse._base import SparseEfficiencyWarning as SparseEfficiencyWarning
 from rgpu.cupyx.scipy.sparse._base import SparseWarning as SparseWarning
+from rgpu.cupyx.scipy.sparse._base import _spbase
+from rgpu.cupyx.scipy.sparse._base import sparray as sparray
 from rgpu.cupyx.scipy.sparse._base import spmatrix as spmatrix
-from rgpu.cupyx.scipy.sparse._construct import (
-    block_diag as block_diag,
+from rgpu.cupyx.scipy.sparse._construct import *  # noqa: F403 - every name there is CuPy's
+from rgpu.cupyx.scipy.sparse._formats import coo_array as coo_array
+from rgpu.cupyx.scipy.sparse._formats import (
+    coo_matrix,
+    csc_matrix,
+    csr_matrix,
+    dia_matrix,
 )
-from rgpu.cupyx.scipy.sparse._construct import (
-    bmat as bmat,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    diags as diags,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    eye as eye,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    find as find,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    hstack as hstack,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    identity as identity,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    kron as kron,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    kronsum as kronsum,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    rand as rand,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    random as random,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    spdiags as spdiags,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    tril as tril,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    triu as triu,
-)
-from rgpu.cupyx.scipy.sparse._construct import (
-    vstack as vstack,
-)
-from rgpu.cupyx.scipy.sparse._formats import coo_matrix, csc_matrix, csr_matrix, dia_matrix
+from rgpu.cupyx.scipy.sparse._formats import csc_array as csc_array
+from rgpu.cupyx.scipy.sparse._formats import csr_array as csr_array
+from rgpu.cupyx.scipy.sparse._formats import dia_array as dia_array
 
 
 def issparse(x: Any) -> bool:
-    """Whether x is one of these matrices."""
+    """Whether x is one of these matrices or arrays."""
+    return isinstance(x, _spbase)
+
+
+def isspmatrix(x: Any) -> bool:
     return isinstance(x, spmatrix)
-
-
-isspmatrix = issparse
 
 
 def isspmatrix_csr(x: Any) -> bool:

@@ -7,6 +7,7 @@ alone is done on the value array; everything else is a declared operation of the
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rgpu.functions import creation, dispatch
 
 _VALUES = """sin tan arcsin arctan sinh tanh arcsinh arctanh expm1 log1p deg2rad rad2deg sqrt floor ceil trunc
 rint sign"""
+_NAMES = {"csr": "Compressed Sparse Row", "csc": "Compressed Sparse Column", "coo": "COOrdinate", "dia": "DIAgonal"}
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
@@ -32,18 +34,21 @@ def is_scalar(x: Any) -> bool:
     return isinstance(x, _SCALARS) or (isinstance(x, Remote | np.ndarray) and x.ndim == 0)  # type: ignore[union-attr]
 
 
-class spmatrix:  # noqa: N801 - CuPy's name
-    """Base of the sparse matrices."""
+class _spbase:  # noqa: N801 - CuPy's name
+    """What sparse matrices and sparse arrays share."""
 
     __module__ = "cupyx.scipy.sparse"
     __array_priority__ = 101
+    _kind = "matrix"
     __array_ufunc__ = None
     _rgpu_on_device = True
     format = ""
     maxprint = 50
-    ndim = 2
     data: Any
-    _shape: tuple[int, int]
+    _shape: tuple[int, ...]
+
+    def __init__(self, maxprint: int = 50) -> None:
+        self.maxprint = maxprint
 
     # ---- parts ------------------------------------------------------------------------------------
 
@@ -58,11 +63,16 @@ class spmatrix:  # noqa: N801 - CuPy's name
         """A matrix over these arrays, without checks or copies."""
         matrix = object.__new__(cls)
         matrix._set_arrays(tuple(arrays))
-        matrix._shape = (int(shape[0]), int(shape[1]))
+        matrix._shape = tuple(int(n) for n in shape)
         return matrix
 
+    @classmethod
+    def _class(cls, format: str) -> Any:
+        """The class of another format, of matrices or arrays as this one."""
+        return _call.classes[f"{format}_{cls._kind}"]
+
     def _parts(self) -> tuple:
-        return (f"sparse:{self.format}", *self._shape, *self._arrays())
+        return (f"sparse:{self.format}_{self._kind}", self._shape, *self._arrays())
 
     def _with_values(self, values: Any) -> Any:
         """The same pattern with other values."""
@@ -73,24 +83,15 @@ class spmatrix:  # noqa: N801 - CuPy's name
         self._set_arrays(other.asformat(self.format)._arrays())
 
     shape = property(lambda self: self._shape)
+    ndim = property(lambda self: len(self._shape))
+    mT = property(lambda self: self.transpose())
     dtype = property(lambda self: self.data.dtype)
-    nnz = property(lambda self: self.getnnz())
-    size = property(lambda self: self.getnnz())
+    nnz = property(lambda self: self._getnnz())
+    size = property(lambda self: self._getnnz())
     device = property(lambda self: self.data.device)
     T = property(lambda self: self.transpose())
-    H = property(lambda self: self.getH())
-    A = property(lambda self: self.toarray())
     real = property(lambda self: self._with_values(self.data.real.copy()))
     imag = property(lambda self: self._with_values(self.data.imag.copy()))
-
-    def get_shape(self) -> tuple[int, int]:
-        return self._shape
-
-    def getformat(self) -> str:
-        return self.format
-
-    def getmaxprint(self) -> int:
-        return self.maxprint
 
     def __len__(self) -> int:
         raise TypeError("sparse matrix length is ambiguous; use getnnz()")
@@ -103,11 +104,12 @@ class spmatrix:  # noqa: N801 - CuPy's name
         )
 
     def __iter__(self) -> Any:
-        return (self[i, :] for i in range(self._shape[0]))  # type: ignore[index]
+        rows = range(self._shape[0])
+        return (self[i] if self.ndim == 1 or self._kind == "array" else self[i, :] for i in rows)  # type: ignore[index]
 
     def __repr__(self) -> str:
         return (
-            f"<{self.format.upper()} sparse matrix of dtype '{self.dtype}'\n"
+            f"<{_NAMES[self.format]} sparse {self._kind} of dtype '{self.dtype}'\n"
             f"\twith {self.data.size} stored elements and shape {self._shape}>"
         )
 
@@ -115,7 +117,7 @@ class spmatrix:  # noqa: N801 - CuPy's name
         return str(self.get())
 
     def __reduce__(self) -> Any:
-        return _unpickle, (self.format, [x.get() for x in self._arrays()], self._shape)
+        return _unpickle, (f"{self.format}_{self._kind}", [x.get() for x in self._arrays()], self._shape)
 
     # ---- conversions --------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ class spmatrix:  # noqa: N801 - CuPy's name
         """This matrix in another format; itself if it has it already."""
         if format is None or format == self.format:
             return self
-        if format not in _call.classes:
+        if format not in _NAMES:
             raise NotImplementedError(f"the sparse format {format!r} is not available")
         return _call.ask("convert", self, format)
 
@@ -161,17 +163,16 @@ class spmatrix:  # noqa: N801 - CuPy's name
         import scipy.sparse
 
         arrays = [x.get() for x in self._arrays()]
-        content = (arrays[0], (arrays[1], arrays[2])) if self.format == "coo" else tuple(arrays)
-        return getattr(scipy.sparse, f"{self.format}_matrix")(content, shape=self._shape)
+        content = (arrays[0], tuple(arrays[1:])) if self.format == "coo" else tuple(arrays)
+        return getattr(scipy.sparse, f"{self.format}_{self._kind}")(content, shape=self._shape)
 
     def copy(self) -> Any:
         return type(self)._of([x.copy() for x in self._arrays()], self._shape)
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
+        if not copy and self.dtype == np.dtype(dtype):
+            return self
         return self._with_values(self.data.astype(dtype, copy=copy))
-
-    def asfptype(self) -> Any:
-        return self if self.dtype.kind in "fc" else self.astype(np.float64)
 
     def conj(self, copy: bool = True) -> Any:
         return (
@@ -184,9 +185,6 @@ class spmatrix:  # noqa: N801 - CuPy's name
         if axes is not None:
             raise ValueError("Sparse matrices do not support an 'axes' parameter")
         return _call.ask("transpose", self)
-
-    def getH(self) -> Any:  # noqa: N802 - CuPy's name
-        return self.transpose().conj()
 
     def reshape(self, *shape: Any, order: str = "C") -> Any:
         extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
@@ -204,19 +202,17 @@ class spmatrix:  # noqa: N801 - CuPy's name
 
     def dot(self, other: Any) -> Any:
         """Product with a scalar, a dense vector or matrix, or a sparse matrix."""
-        if isinstance(other, Remote) and not other._meta.ndim:
-            raise ValueError("dimension mismatch")
         result = self.__mul__(other)
         if result is NotImplemented:
             raise TypeError(f"the product of a sparse matrix and {type(other)} is not supported")
         return result
 
     def _product(self, other: Any) -> Any:
-        if not isinstance(other, spmatrix | Remote):
+        if not isinstance(other, _spbase | Remote):
             return NotImplemented
-        if other.shape[0] != self._shape[1]:
+        if not other.shape or other.shape[0] != self._shape[-1]:
             raise ValueError("dimension mismatch")
-        return (_call.ask if isinstance(other, spmatrix) else _call.dense)("matmul", self, other)
+        return (_call.ask if isinstance(other, _spbase) else _call.dense)("matmul", self, other)
 
     def __rmul__(self, other: Any) -> Any:
         return self._with_values(other * self.data) if is_scalar(other) else self.__rmatmul__(other)
@@ -235,7 +231,7 @@ class spmatrix:  # noqa: N801 - CuPy's name
             if not isinstance(other, Remote) and other == 0:
                 return self.copy()
             raise NotImplementedError("adding a nonzero scalar to a sparse matrix is not supported")
-        if isinstance(other, spmatrix):
+        if isinstance(other, _spbase):
             if other.shape != self._shape:
                 raise ValueError("inconsistent shapes")
             return _call.ask(name, self, other)
@@ -253,17 +249,20 @@ class spmatrix:  # noqa: N801 - CuPy's name
         return other - self.toarray() if isinstance(other, Remote) else -(self - other)
 
     def __neg__(self) -> Any:
+        if self.dtype.kind == "b":
+            raise NotImplementedError("negating a boolean sparse array is not supported.")
         return self._with_values(-self.data)
 
     def __abs__(self) -> Any:
         return self._with_values(abs(self.data))
 
     def __truediv__(self, other: Any) -> Any:
-        if is_scalar(other):
-            return self._with_values(self.data / other)
-        if isinstance(other, spmatrix):
+        if is_scalar(other):  # in double precision, as SciPy's
+            values = self.data.astype(np.float64, copy=False) if self.dtype.kind != "c" else self.data
+            return self._with_values(values * (1.0 / other))
+        if isinstance(other, _spbase):
             return _call.dense("divide", self, other)
-        return self.multiply(1.0 / other)
+        return self.multiply(1.0 / other).asformat("coo")
 
     def __pow__(self, n: int) -> Any:
         return _call.ask("power", self, n)
@@ -332,7 +331,7 @@ class spmatrix:  # noqa: N801 - CuPy's name
     def trace(self, offset: int = 0) -> Any:
         return self.diagonal(offset).sum()
 
-    def getnnz(self, axis: Any = None) -> Any:
+    def _getnnz(self, axis: Any = None) -> Any:
         return self.data.size if axis is None else _call.dense("getnnz", self, axis=axis)
 
     def count_nonzero(self, axis: Any = None) -> Any:
@@ -347,6 +346,97 @@ class spmatrix:  # noqa: N801 - CuPy's name
         self._become(_call.ask("setdiag", self, values, k))
 
 
+class spmatrix(_spbase):  # noqa: N801 - CuPy's name
+    """Base of the sparse matrices: ``*`` is the matrix product, results have two dimensions."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        self.set_shape(shape)
+
+    @property
+    def A(self) -> Any:  # noqa: N802 - CuPy's name
+        _removed("A", "toarray()")
+        return self.toarray()
+
+    @property
+    def H(self) -> Any:  # noqa: N802 - CuPy's name
+        _removed("H", "T.conj()")
+        return self.getH()
+
+    def getH(self) -> Any:  # noqa: N802 - CuPy's name
+        return self.transpose().conj()
+
+    def get_shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Reshape in place."""
+        made = self.reshape(shape).asformat(self.format)
+        self._shape = made._shape
+        self._set_arrays(made._arrays())
+
+    def getformat(self) -> str:
+        return self.format
+
+    def getmaxprint(self) -> int:
+        return self.maxprint
+
+    def asfptype(self) -> Any:
+        return self if self.dtype.kind in "fc" else self.astype(np.float64)
+
+    def getnnz(self, axis: Any = None) -> Any:
+        """The number of stored elements, explicit zeros among them."""
+        return self._getnnz(axis)
+
+    def getrow(self, i: int) -> Any:
+        return self.tocsr()[i, :]
+
+    def getcol(self, j: int) -> Any:
+        return self.tocsr()[:, j]
+
+
+class sparray(_spbase):  # noqa: N801 - CuPy's name
+    """Base of the sparse arrays: operators are element-wise, reductions drop a dimension."""
+
+    _kind = "array"
+
+    def __mul__(self, other: Any) -> Any:
+        return self.multiply(other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.multiply(other)
+
+    def __imul__(self, other: Any) -> Any:
+        if not is_scalar(other):
+            return NotImplemented
+        self.data *= other
+        return self
+
+    def __itruediv__(self, other: Any) -> Any:
+        if not is_scalar(other):
+            return NotImplemented
+        self.data /= other
+        return self
+
+    def dot(self, other: Any) -> Any:
+        return self._with_values(self.data * other) if is_scalar(other) else self @ other
+
+    def __pow__(self, n: Any) -> Any:
+        return self.power(n)
+
+    def __round__(self, ndigits: int = 0) -> Any:
+        return self._with_values(dispatch.call("around", self.data, ndigits))
+
+
+def _removed(name: str, instead: str) -> None:
+    message = f"`spmatrix.{name}` is deprecated and will be removed: use `.{instead}` instead"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
 def _values_method(name: str) -> Any:
     def method(self: Any) -> Any:
         return self._with_values(dispatch.call(name, self.data))
@@ -357,8 +447,8 @@ def _values_method(name: str) -> Any:
 
 
 for _name in _VALUES.split():
-    setattr(spmatrix, _name, _values_method(_name))
+    setattr(_spbase, _name, _values_method(_name))
 
 
-def _unpickle(format: str, arrays: list, shape: tuple) -> Any:
-    return _call.classes[format]._of([creation.array(x) for x in arrays], shape)
+def _unpickle(kind: str, arrays: list, shape: tuple) -> Any:
+    return _call.classes[kind]._of([creation.array(x) for x in arrays], shape)

@@ -16,11 +16,12 @@ from rgpu.functions import creation, dispatch
 from rgpu.wire.functions import BY_NAME
 
 _PREFIX = "cupyx.scipy.sparse."
-classes: dict[str, Any] = {}  # format -> class, filled by the module of the classes
+classes: dict[str, Any] = {}  # 'csr_matrix' -> class, filled by the module of the classes
 
 
 def plain(x: Any) -> Any:
     """Matrices as tagged tuples, at any depth; host arrays as device arrays."""
+    x = getattr(x, "_whole", x)  # an operator that is a matrix
     parts = getattr(x, "_parts", None)
     if parts is not None:
         return parts()
@@ -36,7 +37,7 @@ def plain(x: Any) -> Any:
 def restored(x: Any) -> Any:
     """Tagged tuples as matrices, at any depth."""
     if isinstance(x, tuple) and x and isinstance(x[0], str) and x[0].startswith("sparse:"):
-        return classes[x[0][7:]]._of(x[3:], x[1:3])
+        return classes[x[0][7:]]._of(x[2:], x[1])
     if isinstance(x, tuple):
         return tuple(restored(item) for item in x)
     return x

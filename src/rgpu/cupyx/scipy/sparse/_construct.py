@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 
 from rgpu.cupyx.scipy.sparse import _call
-from rgpu.cupyx.scipy.sparse._formats import coo_matrix, dia_matrix
+from rgpu.cupyx.scipy.sparse._formats import coo_array, coo_matrix, dia_matrix
 from rgpu.functions import creation
+
+__all__ = [
+    "block_array", "block_diag", "bmat", "diags", "diags_array", "eye", "eye_array", "find", "get_index_dtype",
+    "hstack", "identity", "kron", "kronsum", "matrix_transpose", "permute_dims", "rand", "random",
+    "random_array", "safely_cast_index_arrays", "spdiags", "swapaxes", "tril", "triu", "vstack",
+]  # fmt: skip
 
 
 def _made(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -32,6 +38,69 @@ def diags(diagonals: Any, offsets: Any = 0, shape: Any = None, format: Any = Non
     """A matrix of diagonals."""
     dtype = None if dtype is None else np.dtype(dtype)
     return _made("diags", diagonals, offsets, shape=shape, format=format, dtype=dtype)
+
+
+def diags_array(
+    diagonals: Any, /, *, offsets: Any = 0, shape: Any = None, format: Any = None, dtype: Any = None
+) -> Any:
+    """A sparse array of diagonals."""
+    dtype = None if dtype is None else np.dtype(dtype)
+    return _made("diags_array", diagonals, offsets=offsets, shape=shape, format=format, dtype=dtype)
+
+
+def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float, format: Any = None) -> Any:
+    """A sparse array with ones on the k-th diagonal."""
+    return _made("eye_array", m, n, k=k, dtype=np.dtype(dtype), format=format)
+
+
+def block_array(blocks: Any, *, format: Any = None, dtype: Any = None) -> Any:
+    """A sparse array of blocks; None is a block of zeros."""
+    blocks = [list(row) for row in blocks]
+    return _made("block_array", blocks, format=format, dtype=None if dtype is None else np.dtype(dtype))
+
+
+def matrix_transpose(A: Any) -> Any:  # noqa: N803 - CuPy's name
+    """The last two axes exchanged."""
+    return A.transpose()
+
+
+def swapaxes(A: Any, axis1: int, axis2: int) -> Any:  # noqa: N803
+    """Two axes exchanged."""
+    axes = list(range(A.ndim))
+    if not all(-A.ndim <= axis < A.ndim for axis in (axis1, axis2)):
+        raise ValueError("Invalid axis")
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    return permute_dims(A, axes)
+
+
+def permute_dims(A: Any, axes: Any = None, copy: bool = False) -> Any:  # noqa: N803
+    """The axes in another order; without ``axes`` backwards."""
+    order = list(range(A.ndim))
+    axes = order[::-1] if axes is None else [int(axis) % A.ndim if -A.ndim <= axis < A.ndim else -1 for axis in axes]
+    if sorted(axes) != order:
+        raise ValueError("axes must be a permutation of the dimensions")
+    return A.transpose(copy=copy) if axes != order else A.copy() if copy else A
+
+
+def get_index_dtype(arrays: Any = (), maxval: Any = None, check_contents: bool = False) -> Any:
+    """int32 where the indices (and ``maxval``) fit, else int64. Looks at contents only if asked (and waits)."""
+    limit, wide = np.iinfo(np.int32).max, maxval is not None and maxval > np.iinfo(np.int32).max
+    for array in (arrays,) if hasattr(arrays, "dtype") else arrays:
+        if wide or np.can_cast(array.dtype, np.int32):
+            continue
+        fits = check_contents and (not array.size or (int(array.max()) <= limit and int(array.min()) >= -limit - 1))
+        wide = not fits
+    return np.int64 if wide else np.int32
+
+
+def safely_cast_index_arrays(A: Any, idx_dtype: Any = np.int32, msg: str = "") -> Any:  # noqa: N803
+    """The index arrays in another dtype; ValueError where they do not fit (waits)."""
+    limit = np.iinfo(idx_dtype).max
+    arrays = A.coords if A.format == "coo" else (A.offsets,) if A.format == "dia" else (A.indices, A.indptr)
+    if max(A.shape) > limit or (arrays[0].dtype.itemsize > np.dtype(idx_dtype).itemsize and A.nnz > limit):
+        raise ValueError(f"indices are too large for {np.dtype(idx_dtype)}{f' ({msg})' if msg else ''}")
+    cast = tuple(array.astype(idx_dtype, copy=False) for array in arrays)
+    return cast[0] if A.format == "dia" else cast
 
 
 def spdiags(data: Any, diags: Any, m: int, n: int, format: Any = None) -> Any:
@@ -106,6 +175,19 @@ def random(
     places = state.choice(m * n, size=count, replace=False)
     values = state.rand(count, dtype=dtype) if data_rvs is None else creation.asarray(data_rvs(count), dtype)
     return coo_matrix((values, (places // n, places % n)), shape=(m, n)).asformat(format)
+
+
+def random_array(
+    shape: Any, *, density: float = 0.01, format: str = "coo", dtype: Any = None, rng: Any = None,
+    random_state: Any = None, data_sampler: Any = None,
+) -> Any:  # fmt: skip
+    """A sparse array with random values at random places."""
+    shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    rows = shape[0] if len(shape) > 1 else 1
+    sampler = None if data_sampler is None else lambda count: data_sampler(size=count)
+    made = random(rows, shape[-1], density, "coo", dtype, rng if random_state is None else random_state, sampler)
+    coords = (made.row, made.col) if len(shape) > 1 else (made.col,)
+    return coo_array((made.data, coords), shape=shape).asformat(format)
 
 
 def rand(

@@ -1,7 +1,7 @@
 """``cupyx.scipy.sparse.linalg``: solvers and factors of sparse matrices, run whole on the worker.
 
-Operators given as Python callables would have to call back over the network in every iteration;
-they are refused by name.
+Operators of Python callables, and callbacks, make an iteration run here (``_iterative``); where that is not
+there they are refused by name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import Any
 
 from rgpu import surface
 from rgpu.cupyx.scipy import _objects
-from rgpu.cupyx.scipy.sparse import _call
+from rgpu.cupyx.scipy.sparse import _call, _iterative
+from rgpu.cupyx.scipy.sparse._operators import LinearOperator as LinearOperator
+from rgpu.cupyx.scipy.sparse._operators import aslinearoperator as aslinearoperator
 from rgpu.wire.functions import TABLE
 
 _PREFIX = "cupyx.scipy.sparse.linalg."
@@ -33,5 +35,13 @@ globals().update(
         if function.kind == "sparse" and function.name.startswith(_PREFIX)
     }
 )
+globals().update({name: _iterative.solver(name) for name in ("cg", "cgs", "bicgstab")}, gmres=_iterative.gmres)
+
+
+def factorized(A: Any) -> Any:  # noqa: N803 - CuPy's name
+    """A function that solves ``A x = b`` for each ``b``, with A factored once."""
+    return globals()["splu"](A).solve
+
+
 _objects.fill(globals(), "sparse.linalg")
 __getattr__, __dir__ = surface.face(__name__)
