@@ -8,7 +8,9 @@ from __future__ import annotations
 
 
 class RgpuError(RuntimeError):
-    """Base of every error that rgpu itself raises."""
+    """Base of every error that rgpu itself raises. ``reason`` is one word for programs; the message is for people."""
+
+    reason = "failed"
 
 
 class ConfigError(RgpuError, ValueError):
@@ -22,17 +24,30 @@ class ProtocolError(RgpuError):
 class VersionMismatch(ProtocolError):
     """Client and server speak different protocols; the message names both versions."""
 
+    reason = "version"
+
 
 class ServerUnavailable(RgpuError, ConnectionError):
-    """A server could not be reached; the message says how it failed and what to check."""
+    """A server could not be reached; the message says how it failed and what to check.
+
+    ``reason``: "name" (not resolved), "refused", "no-answer", "unreachable", "closed" or "failed".
+    """
+
+    def __init__(self, message: str, reason: str = "failed") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ServerBusy(RgpuError):
     """The server has no room for another session right now."""
 
+    reason = "full"
+
 
 class NoSuchDevice(RgpuError, ValueError):
     """A device number that the server does not have."""
+
+    reason = "no-device"
 
 
 class NoSuchSession(RgpuError, ValueError):

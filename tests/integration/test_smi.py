@@ -55,7 +55,9 @@ def test_the_table(pool):
     assert shown.returncode == 0
     assert "Servers: 2/2  Devices: 3" in shown.stdout
     rows = [" ".join(line.split()) for line in shown.stdout.splitlines()]
-    assert any(row.startswith("| 1 ") and "one:1 | 0MiB / 1024MiB| 0% cpu |" in row for row in rows)
+    at = next(n for n, row in enumerate(rows) if row.startswith("| 1 "))
+    assert "0MiB / 1024MiB | 0% cpu |" in rows[at + 1]
+    assert rows[at + 2].startswith("| one:1 tcp") and "1 session" in rows[at + 2]
     assert any(row.startswith("| 2 ") and "two:0" in row for row in rows)
     assert any(str(os.getpid()) in row for row in rows)
 
@@ -87,6 +89,9 @@ def test_one_device(pool):
     missing = smi("-i", "3", servers=addresses(pool))
     assert missing.returncode == 6
     assert "no device 3 was found in the pool; it has 3" in missing.stderr
+    uuid = smi("--query-gpu=uuid", "--format=csv,noheader", "-i", "1", servers=addresses(pool)).stdout.strip()
+    chosen = smi("--query-gpu=index", "--format=csv,noheader", "-i", f"{uuid}, two:0", servers=addresses(pool))
+    assert chosen.stdout.split() == ["1", "2"]
 
 
 def test_a_server_that_is_not_there_is_a_row(pool):
@@ -96,12 +101,26 @@ def test_a_server_that_is_not_there_is_a_row(pool):
         shown = smi(servers=f"{dead},nosuchhost.invalid,{pool[1].address}")
         took = time.monotonic() - began
     assert shown.returncode == 0
-    assert took < 6
+    assert took < 6  # 2 s and the start of a Python on a busy machine
     text = " ".join(shown.stdout.replace("|", " ").split())
     assert "Servers: 1/3 Devices: 1" in text
     assert f"{dead}: accepted the connection but did not answer in time" in text
     assert "nosuchhost.invalid:47800: the name 'nosuchhost.invalid' cannot be resolved" in text
     assert "two:0" in text
+
+
+def test_the_age_of_the_last_answer(own_runtime_directory):
+    with Daemon("--name", "mortal", "--prestart", "0") as daemon:
+        address = str(daemon.address)
+        (server,) = json.loads(smi("--json", servers=address).stdout)["servers"]
+        assert server["reachable"] and server["rtt"] > 0
+    (note,) = own_runtime_directory.glob("last-answers.json")
+    note.write_text(json.dumps({address: time.time() - 200}))
+    shown = smi("-L", servers=address)
+    assert shown.returncode == 9
+    assert "last answer 3 min ago" in shown.stdout
+    note.write_text("[nonsense")
+    assert "refused the connection" in smi(servers=address).stdout
 
 
 def test_no_server_at_all():
@@ -164,7 +183,7 @@ def test_a_daemon_that_a_program_started_is_shown(own_runtime_directory):
         assert "local:1" in shown.stdout
     finally:
         daemon.stop()
-    assert not list(own_runtime_directory.iterdir())
+    assert not list(own_runtime_directory.glob("embedded-*"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +191,12 @@ def test_a_daemon_that_a_program_started_is_shown(own_runtime_directory):
     [
         ((), "a:b:c", "RGPU_SERVERS: 'a:b:c' has no meaning: a server looks like"),
         (("-l", "0"), "", "a time looks like"),
-        (("-i", "x"), "", "invalid int value"),
+        (("-l", "1", "-lms", "5"), "", "not allowed with"),
+        (("--query-gpu=index,no.such",), "a:1", 'Field "no.such" is not a valid field to query.'),
+        (("--query-gpu=index",), "a:1", "needs a format"),
+        (("-q", "-d", "NONSENSE"), "a:1", "'NONSENSE' is none of MEMORY"),
+        (("dmon", "-s", "pz"), "a:1", "choose of pucvmetr"),
+        (("pmon", "-c", "0"), "a:1", "write 1, 2, ..."),
     ],
 )
 def test_bad_arguments(arguments, servers, message):
@@ -200,9 +224,52 @@ def test_the_loop_ends_with_ctrl_c(pool):
 
 def test_it_starts_without_numpy():
     program = (
-        "import sys, rgpu.smi.main; print(sorted({'numpy', 'rgpu.face', 'rgpu.client'} & set(sys.modules)))"
+        "import sys, rgpu.smi.main, rgpu.smi.render;"
+        "heavy = 'numpy rgpu.face rgpu.client rgpu.web rgpu.smi.report asyncio concurrent.futures logging textual xml';"
+        "print(sorted(set(heavy.split()) & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=20).strip() == "[]"
+
+
+def test_csv_prints_its_header_once_in_a_loop(pool):
+    with subprocess.Popen(
+        [*COMMAND, "--query-gpu=index,memory.total", "--format=csv", "-lms", "50"],
+        env=os.environ | {"RGPU_SERVERS": str(pool[1].address)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as looping:
+        lines = [looping.stdout.readline().strip() for _ in range(4)]
+        looping.send_signal(signal.SIGINT)
+        looping.communicate(timeout=10)
+    assert lines[0] == "index, memory.total [MiB]"
+    assert all(line.startswith("0, ") and line.endswith(" MiB") for line in lines[1:])
+    assert looping.returncode == 0
+
+
+def test_sessions_as_csv_and_a_file(pool, tmp_path):
+    out = tmp_path / "apps.csv"
+    fields = "gpu_index,pid,used_memory,user,client_host,server"
+    done = smi(f"--query-compute-apps={fields}", "--format=csv", "-f", str(out), servers=addresses(pool))
+    assert (done.returncode, done.stdout) == (0, "")
+    head, row = out.read_text().splitlines()
+    assert head == "gpu_index, pid, used_gpu_memory [MiB], user, client_host, server"
+    cells = row.split(", ")
+    assert cells[:3] == ["1", str(os.getpid()), "0 MiB"] and cells[4:] == [socket.gethostname(), "one"]
+
+
+@pytest.mark.parametrize("form", ["dmon", "pmon", "topo"])
+def test_the_other_forms(pool, form):
+    count = () if form == "topo" else ("-c", "1")
+    shown = smi(form, *count, servers=addresses(pool))
+    assert shown.returncode == 0
+    assert len(shown.stdout.splitlines()) >= 4
+    assert "-h" in smi(form, "-h").stdout
+
+
+def test_help_of_the_queries():
+    told = smi("--help-query-gpu").stdout
+    assert '"clocks.current.sm" or "clocks.sm"' in told and '"used_gpu_memory"' not in told
+    assert '"used_gpu_memory" or "used_memory"' in smi("--help-query-compute-apps").stdout
 
 
 def test_a_session_that_ends_leaves_the_table(pool):

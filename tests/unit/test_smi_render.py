@@ -3,7 +3,7 @@
 import pytest
 
 from rgpu.errors import ServerUnavailable
-from rgpu.smi import render, snapshot
+from rgpu.smi import monitor, query, render, report, snapshot
 
 
 def device(index, pool_index, sessions=(), **more):
@@ -20,16 +20,18 @@ def device(index, pool_index, sessions=(), **more):
     } | more
 
 
-SESSION = {"user": "ada", "host": "laptop", "pid": 4242, "program": "train.py", "memory_used": 5 << 20}
+SESSION = {"user": "ada", "host": "laptop", "pid": 4242, "program": "train.py", "memory_used": 5 << 20, "id": "0a1b"}
 
 
 def server(*devices, **more):
     return {
         "address": "gpu1:47800",
         "name": "gpu1",
+        "host": "gpu1",
         "version": "0.1.0",
         "reachable": True,
         "error": None,
+        "rtt": 0.00012,
         "uptime": 3723.0,
         "devices": list(devices),
     } | more
@@ -41,61 +43,103 @@ DEAD = {
     "error": "refused the connection; start it",
     "devices": [],
 }
+FORMS = {
+    "table": lambda servers: render.table(servers, "0.1.0"),
+    "list": render.listing,
+    "short": render.short,
+    "servers": render.server_listing,
+    "report": lambda servers: report.text(servers, []),
+    "xml": report.xml,
+    "dmon": lambda servers: monitor.dmon(servers, "pucvmetr", "DT", True),
+    "pmon": lambda servers: monitor.pmon(servers, "um", "DT", True),
+    "topo": monitor.topo,
+    "gpu": lambda servers: query.Query("gpu", "name,uuid,server,users,pci.bus_id", "csv").text(servers),
+    "apps": lambda servers: query.Query("compute-apps", "name,user,host", "csv").text(servers),
+}
+
+
+def boxed(text):
+    return [line for line in text.splitlines() if line.startswith(("|", "+"))]
+
+
+def words(line):
+    return " ".join(line.split())
 
 
 def test_the_table():
     text = render.table([server(device(0, 0, [SESSION]), device(1, 1)), DEAD], "0.1.0", 0.0)
     lines = text.splitlines()
-    boxed = [line for line in lines if line.startswith(("|", "+"))]
-    assert len({len(line) for line in boxed}) == 1
-    assert all(line[-1] == line[0] for line in boxed)
+    assert {len(line) for line in boxed(text)} == {91}
+    assert all(line[-1] == line[0] for line in boxed(text))
     assert "RGPU-SMI 0.1.0" in text
     assert "Servers: 1/2  Devices: 2" in text
-    row = next(line for line in lines if "gpu1:1" in line)
-    assert " ".join(row.split()) == "| 1 NVIDIA H200 gpu1:1 | 1025MiB / 153600MiB| 37% cuda |"
-    session = next(line for line in lines if "4242" in line)
-    assert " ".join(session.split()) == "| 0 ada laptop 4242 train.py 5MiB |"
+    at = next(n for n, line in enumerate(lines) if line.startswith("|   1  "))
+    assert words(lines[at]) == "| 1 NVIDIA H200 N/A | gpu1:1 N/A | N/A |"
+    assert words(lines[at + 1]) == "| N/A N/A N/A N/A / N/A | 1025MiB / 153600MiB | 37% cuda |"
+    assert words(lines[at + 2]) == "| gpu1:1 tcp 0.12ms | free | N/A |"
+    at = next(n for n, line in enumerate(lines) if "4242" in line)
+    assert words(lines[at]) == "| 0 N/A N/A 4242 C train.py 5MiB |"
+    assert words(lines[at + 1]) == "| ada@laptop session 0a1b |"
     assert any("gpu2:47800: refused the connection; start it" in line for line in lines)
+
+
+def test_leases_and_the_queue():
+    leased = SESSION | {"memory_limit": 8 << 30, "compute": 0.25, "memory_spilled": 1 << 30, "link": "shm", "age": 61}
+    waiting = {"position": 1, "user": "bob", "host": "desk", "pid": 7, "count": 2, "memory": 1 << 30, "waited": 75.0}
+    text = render.table([server(device(0, 0, [leased], memory_leased=8 << 30), queue=[waiting])], "0.1.0")
+    assert {len(line) for line in boxed(text)} == {91}
+    rows = [words(line) for line in text.splitlines()]
+    assert "| ada@laptop of 8192MiB 25% 1024MiB spilled shm 0:01:01 session 0a1b |" in rows
+    assert any("1 session, 8192MiB |" in row for row in rows)
+    assert "| 1 bob desk 7 2 devices, 1024MiB gpu1 0:01:15 |" in rows
 
 
 @pytest.mark.parametrize("length", [1, 20, 200])
 def test_long_names_do_not_break_the_table(length):
-    long = dict.fromkeys(("user", "host", "program"), "x" * length) | {"pid": 2**32 - 1, "memory_used": 2**50}
+    long = dict.fromkeys(("user", "host", "program", "id", "link"), "x" * length)
+    long |= {"pid": 2**32 - 1, "memory_used": 2**50, "memory_limit": 2**50, "compute": 1.0, "utilization": 100}
     wide = device(
-        123, 12345, [long], name="n" * length, kind="k" * length, memory_total=2**44, memory_used=2**44
-    )
-    text = render.table([server(wide, name="s" * length), DEAD | {"error": "e" * length}], "0.1.0")
-    boxed = [line for line in text.splitlines() if line.startswith(("|", "+"))]
-    assert len({len(line) for line in boxed}) == 1
+        123, 12345, [long], name="n" * length, kind="k" * length, memory_total=2**44, memory_used=2**44,
+        compute_mode="c" * length, mig_mode="m" * length, pci_bus_id="p" * length,
+    )  # fmt: skip
+    queue = [long | {"position": 10**6, "count": 10**6, "memory": 2**50, "waited": 1e9}]
+    servers = [server(wide, name="s" * length, link="l" * length, queue=queue), DEAD | {"error": "e" * length}]
+    assert {len(line) for line in boxed(render.table(servers, "0.1.0"))} == {91}
 
 
-def test_control_characters_never_reach_the_terminal():
-    evil = "\x1b[2J\n"
-    session = SESSION | {"user": evil, "host": evil, "program": evil}
-    servers = [server(device(0, 0, [session], name=evil, kind=evil, uuid=evil), name=evil, version=evil)]
-    servers.append(DEAD | {"error": evil})
-    for text in (render.table(servers, "0"), render.listing(servers), render.server_listing(servers)):
-        assert "\x1b" not in text
-    assert len(render.server_listing(servers).splitlines()) == 2
+@pytest.mark.parametrize("form", FORMS)
+def test_control_characters_never_reach_the_terminal(form):
+    evil = "\x1b[2J\n\x07"
+    session = SESSION | {"user": evil, "host": evil, "program": evil, "id": evil, "link": evil}
+    facts = dict.fromkeys(("name", "kind", "uuid", "pci_bus_id", "driver", "cuda", "compute_mode", "mig_mode"), evil)
+    servers = [
+        server(device(0, 0, [session], **facts), name=evil, version=evil, link=evil, page=evil, queue=[session]),
+        DEAD | {"error": evil},
+    ]
+    text = FORMS[form](snapshot.printable(servers))
+    assert "\x1b" not in text and "\x07" not in text
+    plain = FORMS[form]([server(device(0, 0, [SESSION], **dict.fromkeys(facts, "x")), queue=[SESSION]), DEAD])
+    assert len(text.splitlines()) == len(plain.splitlines())
 
 
 def test_lists():
-    servers = [server(device(0, 0, [SESSION])), DEAD]
-    assert render.listing(servers).splitlines() == [
-        "GPU 0: NVIDIA H200 (UUID: GPU-1) on gpu1:0 (gpu1:47800)",
-        "Server gpu2:47800: refused the connection; start it",
-    ]
-    assert render.server_listing(servers).splitlines() == [
-        "gpu1:47800: gpu1, rgpu 0.1.0, 1 device, 1 session, up 1:02:03",
+    servers = [server(device(0, 0, [SESSION])), DEAD | {"last_answer": 1.0}]
+    first, second = render.listing(servers).splitlines()
+    assert first == "GPU 0: NVIDIA H200 (UUID: GPU-1) on gpu1:0 (gpu1:47800)"
+    assert second.startswith("Server gpu2:47800: refused the connection; start it; last answer ")
+    assert render.server_listing([servers[0], DEAD]).splitlines() == [
+        "gpu1:47800: gpu1, rgpu 0.1.0, 1 device, 1 session, up 1:02:03, rtt 0.12ms",
         "gpu2:47800: refused the connection; start it",
     ]
 
 
-def test_one_device_of_the_pool():
-    servers = [server(device(0, 0)), server(device(0, 1), name="gpu3")]
-    (only,) = render.only(servers, 1)
-    assert only["name"] == "gpu3"
-    assert render.only(servers, 2) is None
+def test_one_line_a_device():
+    plain = render.short([server(device(0, 0, [SESSION], temperature=48)), DEAD])
+    assert plain.splitlines() == [
+        "[0] gpu1:0  NVIDIA H200 |  48°C,  37 % |   1025 / 153600 MB | ada:train.py/4242(5M)",
+        "[-] gpu2:47800: refused the connection; start it",
+    ]
+    assert "\033[36m[0]\033[0m" in render.short([server(device(0, 0))], color=True)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +151,19 @@ def test_one_device_of_the_pool():
         server({"index": 0}),
         server(device(0, 0, memory_used="much")),
         server(device(0, 0, [SESSION | {"pid": None}])),
+        server(queue=[7]),
     ],
 )
 def test_a_strange_answer_is_refused(answer):
     with pytest.raises(ServerUnavailable, match="does not understand"):
         snapshot._checked(answer)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_strange_extras_are_left_out(form):
+    """What is not needed must not break a picture, whatever type a newer or broken server sends."""
+    names = set(snapshot._OPTIONAL) - {"utilization", "user", "host", "program", "pid"}
+    for strange in ({"x": []}, "text", [1], -1.5, True):
+        extras = dict.fromkeys(names, strange)
+        checked = server(device(0, 0, [SESSION | extras], **extras), **(extras | {"queue": [SESSION | extras]}))
+        assert FORMS[form]([snapshot._checked(checked)])

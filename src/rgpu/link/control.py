@@ -120,6 +120,7 @@ class ControlClient:
         self._socket: zmq.Socket | None = None
         self._monitor: zmq.Socket | None = None
         self._pid = os.getpid()
+        self.round_trip: float | None = None  # seconds that the network took to answer the last connect
         owners.add(self)
 
     def request(self, body: bytes, timeout: float | None = None) -> bytes:
@@ -140,7 +141,7 @@ class ControlClient:
                 try:
                     self._socket.send_multipart([number, body], zmq.NOBLOCK)
                 except zmq.Again:  # the connection has ended already, and with it the queue
-                    raise ServerUnavailable(self._closed()) from None
+                    raise ServerUnavailable(self._closed(), "closed") from None
                 return self._await(number, deadline)
             except BaseException:
                 self._disconnect()
@@ -166,25 +167,28 @@ class ControlClient:
         # ZeroMQ socket would retry quietly. It also picks the address that answers.
         where = f"rgpu server {self.address}"
         try:
-            host, port = _reach(_resolve(self.host, self.port, deadline), deadline)
+            host, port, self.round_trip = _reach(_resolve(self.host, self.port, deadline), deadline)
         except socket.gaierror as error:
             raise ServerUnavailable(
                 f"{where}: the name {self.host!r} cannot be resolved ({error.strerror}); "
-                "check the spelling in RGPU_SERVERS, or use the IP address"
+                "check the spelling in RGPU_SERVERS, or use the IP address",
+                "name",
             ) from None
         except ConnectionRefusedError:
             raise ServerUnavailable(
                 f"{where} refused the connection: no rgpu-server listens on port {self.port} there; "
-                "start one (rgpu-server --port ...) or correct the port"
+                "start one (rgpu-server --port ...) or correct the port",
+                "refused",
             ) from None
         except TimeoutError:
             raise ServerUnavailable(
                 f"{where} did not answer within the time limit: the host is down, or a firewall drops "
-                f"packets; check that TCP port {self.port} can be reached from here"
+                f"packets; check that TCP port {self.port} can be reached from here",
+                "no-answer",
             ) from None
         except OSError as error:
             raise ServerUnavailable(
-                f"{where} cannot be reached: {error.strerror or error}; check the network"
+                f"{where} cannot be reached: {error.strerror or error}; check the network", "unreachable"
             ) from None
         uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._socket = _socket(zmq.DEALER, ANSWER_BYTES, uri)
@@ -204,10 +208,11 @@ class ControlClient:
                 if len(frames) == 2 and frames[0] == number:
                     return frames[1]
             elif self._monitor in ready:
-                raise ServerUnavailable(self._closed())
+                raise ServerUnavailable(self._closed(), "closed")
         raise ServerUnavailable(
             f"rgpu server {self.address} accepted the connection but did not answer in time: it hangs or is "
-            "overloaded, or what listens there is not an rgpu-server; look at its log, or correct the address"
+            "overloaded, or what listens there is not an rgpu-server; look at its log, or correct the address",
+            "no-answer",
         )
 
     def _closed(self) -> str:
@@ -246,15 +251,16 @@ def _resolve(host: str, port: int, deadline: float) -> list[tuple]:
     return answer[0]
 
 
-def _reach(addresses: list[tuple], deadline: float) -> tuple[str, int]:
-    """The first address that takes a connection; the last one's error if none does."""
+def _reach(addresses: list[tuple], deadline: float) -> tuple[str, int, float]:
+    """The first address that takes a connection, and how long it took; the last one's error if none does."""
     failure: OSError = TimeoutError()
     for family, kind, protocol, _, address in addresses:
         with socket.socket(family, kind, protocol) as probe:
             probe.settimeout(max(0.01, deadline - time.monotonic()))
             try:
+                began = time.monotonic()
                 probe.connect(address)
-                return address[0], address[1]
+                return address[0], address[1], time.monotonic() - began
             except OSError as error:
                 failure = error
     raise failure

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from rgpu import host
 from rgpu.config import Address, ServerConfig
 from rgpu.errors import NoSuchDevice, ProtocolError, ServerBusy
 from rgpu.link.control import ControlServer
@@ -66,6 +67,7 @@ class Daemon:
         self._started = time.time()
         self._stopping = ""
         self._board, self._shown = board, 0.0
+        self._host = host.facts()  # some of it takes a while to find out
         self.page = ""  # the address of the web page, where there is one
         self._server = ControlServer(Address(config.bind, config.port).uri)
         self.endpoint = self._server.endpoint
@@ -267,7 +269,7 @@ class Daemon:
         return control.State.encode(state=self._leases.state(message.session)[:256])
 
     def _snapshot(self, _asker: Any, _message: Any) -> tuple:
-        return control.Picture.encode(server=self._picture())
+        return control.Picture.encode(server=self._picture() | {"facts": self._host | {"time": time.time()}})
 
     def _picture(self) -> dict[str, Any]:
         """This server as rgpu-smi and the web page show it."""

@@ -27,6 +27,7 @@ _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Excl
 _SWITCH = {0: "Disabled", 1: "Enabled"}
 _ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace",
                   9: "Hopper", 10: "Blackwell"}  # fmt: skip
+_PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _FIELD_MEMORY_TEMPERATURE = 82
 _CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
 _SEND, _RECEIVE = 0, 1
@@ -45,6 +46,10 @@ class CudaDevices:
         indices = wanted if wanted is not None else tuple(range(count))
         self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
         self.devices = [self._device(i, handle, device_memory) for i, handle in enumerate(self._handles)]
+        for device, handle in zip(self.devices, self._handles, strict=True):
+            device.properties["topology"] = {
+                str(other.index): self._path(handle, self._handles[other.index]) for other in self.devices
+            }
         self._samples = [self._sample(handle) for handle in self._handles]
         self._sampled = time.monotonic()
         self._over = threading.Event()
@@ -170,6 +175,12 @@ class CudaDevices:
             "ecc_corrected_aggregate": ask(errors, handle, _CORRECTED, _AGGREGATE),
             "ecc_uncorrected_aggregate": ask(errors, handle, _UNCORRECTED, _AGGREGATE),
         }
+
+    def _path(self, handle: Any, other: Any) -> str:
+        """How two cards reach each other, in nvidia-smi's words; they may still use NVLink."""
+        if handle is other:
+            return "X"
+        return _PATHS.get(self._ask("nvmlDeviceGetTopologyCommonAncestor", handle, other), "HOST")
 
     def _memory(self, handle: Any) -> Any:
         """With the reserved part apart from the used one where the binding can tell, as nvidia-smi shows it."""
