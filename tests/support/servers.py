@@ -73,13 +73,13 @@ def gone(pid):
         return True
 
 
-def program(source, *servers, timeout=60, check=True, launcher=("-c",), **environment):
+def program(source, *servers, timeout=60, check=True, launcher=("-c",), arguments=(), **environment):
     """Run a Python program in a fresh process against servers; its completed process."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_") or key == "RGPU_TEST_MARK"}
     env["RGPU_SERVERS"] = ",".join(s.address if isinstance(s, Server) else s for s in servers)
     env.update(environment)
     done = subprocess.run(
-        [sys.executable, *launcher, source],
+        [sys.executable, *launcher, source, *arguments],
         env=env,
         timeout=timeout,
         capture_output=True,

@@ -34,21 +34,35 @@ class FollowingStream(CommandStream):
     process_pool: int
     told_stream: int
     told_pool: int
+    ahead: set[int]  # streams on which something may run beside the commands: collectives
 
     def submit(self, command: tuple) -> None:
         with self.lock:  # no other thread's command may come between the switch and this one
             self._tell()
+            self._order(command)
             super().submit(command)
 
     def _queue(self, command: tuple) -> None:
         with self.lock:
             self._tell()
+            self._order(command)
             super()._queue(command)
 
     def write(self, handle: int, data: memoryview) -> None:
         with self.lock:
             self._tell()
+            self._order(None)
             super().write(handle, data)
+
+    def _order(self, command: tuple | None) -> None:
+        """A command that works on data, on a stream with collectives: they come first."""
+        stream = self.told_stream
+        if command is not None and command[0] == ops.Collective.tag:
+            if stream != DEFAULT:
+                self.ahead.add(stream)
+        elif stream in self.ahead and (command is None or not _is_mere_order(command)):
+            self.ahead.discard(stream)
+            super().submit(ops.Call.encode(BY_NAME["stream.join"].id, [], [[values.HANDLE, stream]], {}))
 
     def _tell(self) -> None:
         wanted = self.wanted
@@ -62,12 +76,23 @@ class FollowingStream(CommandStream):
             super().submit(ops.Call.encode(BY_NAME["memory.use_pool"].id, [], [argument], {}))
 
 
+_NO_DATA = {ops.View.tag, ops.Free.tag, ops.UseStream.tag, ops.Expect.tag, ops.Sync.tag, ops.Empty.tag}
+_ORDERS = {f.id for f in BY_NAME.values() if f.name.partition(".")[0] in ("stream", "event", "memory", "nccl", "peer")}
+
+
+def _is_mere_order(command: tuple) -> bool:
+    """Whether a command touches no array's content."""
+    tag = command[0]
+    return tag in _NO_DATA or (tag in (ops.Call.tag, ops.Ask.tag) and command[1 + (tag == ops.Ask.tag)] in _ORDERS)
+
+
 def follow(stream: CommandStream) -> FollowingStream:
     """The same object, from now on following its threads."""
     with stream.lock:
         if not isinstance(stream, FollowingStream):
             stream.wanted, stream.process_pool = _Wanted(), DEFAULT  # type: ignore[attr-defined]
             stream.told_stream = stream.told_pool = DEFAULT  # type: ignore[attr-defined]
+            stream.ahead = set()  # type: ignore[attr-defined]
             stream.direct = False
             stream.__class__ = FollowingStream
     return stream  # type: ignore[return-value]
@@ -89,6 +114,12 @@ def use_pool_everywhere(stream: CommandStream, pool: int) -> None:
     """The same, for every thread that has not chosen its own."""
     if pool != DEFAULT or isinstance(stream, FollowingStream):
         follow(stream).process_pool = pool
+
+
+def wait_ahead(stream: CommandStream, cuda_stream: int) -> None:
+    """What comes on a CUDA stream may have to wait for collectives of another."""
+    if cuda_stream != DEFAULT:
+        follow(stream).ahead.add(cuda_stream)
 
 
 @contextlib.contextmanager

@@ -51,18 +51,18 @@ class Pair:
 
 
 def _introduce(number: int, secret: bytes, listener: CommandStream, dialer: CommandStream) -> bool:
-    place, _host = _ask(listener, "peer.listen", number, secret, dialer.name[:100])
-    return _ask(dialer, "peer.connect", number, secret, _candidates(place, listener), listener.name[:100])
-
-
-def _candidates(place: str, listener: CommandStream) -> list[str]:
-    """Where a worker may be found: at the address it listens on, or at the one its server is known by."""
+    place, host = _ask(listener, "peer.listen", number, secret, dialer.name[:100])
     scheme, _, rest = place.partition("://")
-    host, _, port = rest.rpartition(":")
+    name, _, port = rest.rpartition(":")
+    uris = [f"{scheme}://{each}:{port}" for each in hosts_of(name, listener)]
+    return _ask(dialer, "peer.connect", number, secret, uris, listener.name[:100], host)
+
+
+def hosts_of(host: str, listener: CommandStream) -> list[str]:
+    """Where a worker may be found: at the address it listens on, or at the one its server is known by."""
     known = listener.device.daemon.address.host  # type: ignore[attr-defined]
     known = f"[{known}]" if ":" in known else known
-    hosts = [known] if host in _WILDCARDS else list(dict.fromkeys((host, known)))
-    return [f"{scheme}://{each}:{port}" for each in hosts]
+    return [known] if host in _WILDCARDS else list(dict.fromkeys((host, known)))
 
 
 _pairs: dict[tuple[int, int], Pair] = {}

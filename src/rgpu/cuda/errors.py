@@ -117,12 +117,13 @@ class OutOfMemoryError(MemoryError):
         return rebuild, (type(self).__name__, (self._size, self._total, self._limit))
 
 
-def library_error(name: str, module: str) -> Any:
-    """The exception class of one of CUDA's libraries: a status, and the text the worker gave for it."""
+def library_error(name: str, module: str, texts: dict[int, str] | None = None) -> Any:
+    """The exception class of one of CUDA's libraries: a status, and the text the worker gave for it (else the
+    one of ``texts``)."""
 
     def __init__(self: Any, status: Any, text: str = "") -> None:
         self.status = status
-        RuntimeError.__init__(self, text or str(status))
+        RuntimeError.__init__(self, text or (texts or {}).get(status) or str(status))
 
     def __reduce__(self: Any) -> Any:
         return rebuild, (name, (self.status, str(self)))

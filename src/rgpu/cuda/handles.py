@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rgpu.client import follow
 from rgpu.client.follow import DEFAULT
 from rgpu.client.stream import CommandStream
 from rgpu.cuda import issue
@@ -86,6 +87,7 @@ def wait_event(pointer: int, event_pointer: int) -> None:
     commands, held = stream(pointer)
     if event.stream is commands:
         issue.submit(commands, "stream.wait_event", held, event)
+        follow.wait_ahead(commands, handle_of(held))
     else:
         issue.ask(event.stream, "event.synchronize", event)
 

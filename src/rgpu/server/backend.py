@@ -67,6 +67,23 @@ class Backend(ABC):
         """The bytes in ``place`` are complete."""
         self.write(array, 0, place)
 
+    def communicator(self, *args: Any) -> Any:
+        """One rank of a communicator (``collective.Communicator``'s arguments)."""
+        from rgpu.server.collective import Communicator
+
+        return Communicator(*args)
+
+    def collective(self, work: Callable[..., None], source: Any, target: Any, dtype: np.dtype) -> Any:
+        """Run ``work(source, target)`` on flat host arrays of ``dtype`` over the bytes of two arrays (or None), in the
+        order of the current stream. Returns a ``collective.Promise`` if it goes on beside the commands."""
+        places = [None if x is None else self.lend(x) for x in (source, target)]
+        host = [None if p is None else np.frombuffer(p, np.uint8).view(dtype) for p in places]
+        if target is not None:
+            host[1] = host[1].copy()
+        work(*host)
+        if target is not None:
+            self.landed(target, memoryview(host[1].view(np.uint8)))
+
     @abstractmethod
     def own(self, result: Any) -> Any:
         """An array that owns its memory in C order, with result's content."""

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server import kernels_cpu, peer
+from rgpu.server import collective, kernels_cpu, peer
 from rgpu.server.backend import Backend
+from rgpu.server.collective import Runner
 from rgpu.server.cpu import OVERRIDES, device
 
-FUNCTIONS = {**device.FUNCTIONS, **peer.FUNCTIONS}
+FUNCTIONS = {**device.FUNCTIONS, **peer.FUNCTIONS, **collective.FUNCTIONS}
 
 
 class CpuBackend(Backend):
@@ -29,6 +30,8 @@ class CpuBackend(Backend):
 
     def __init__(self, device: int = 0, memory_limit: int = 0) -> None:
         self.device, self.limit = device, memory_limit
+        self.stream: Any = None  # the current one; commands run in order on any
+        self.runner = Runner()
         np.seterr(all="ignore")  # a GPU raises no floating-point warnings
 
     def resolve(self, name: str) -> Callable[..., Any] | None:
@@ -74,6 +77,14 @@ class CpuBackend(Backend):
     def landed(self, array: Any, place: memoryview) -> None:
         """It was received where it belongs."""
 
+    def collective(self, work: Callable[..., None], source: Any, target: Any, dtype: np.dtype) -> Any:
+        flat = [None if x is None else memory_of(x).view(dtype) for x in (source, target)]
+        if self.stream is not None and self.stream.non_blocking:
+            return self.runner.start(lambda: work(*flat), self.stream)
+        self.runner.finish()
+        work(*flat)
+        return None
+
     def separate(self, result: Any, others: list) -> bool:
         """A view of memory that nobody else has needs no copy either, unless it keeps much more alive."""
         if result.flags.owndata:
@@ -91,10 +102,10 @@ class CpuBackend(Backend):
         return np.array(result, order="C", subok=False)
 
     def synchronize(self) -> None:
-        pass
+        self.runner.finish()
 
     def use_stream(self, stream: Any) -> None:
-        pass
+        self.stream = stream
 
 
 def memory_of(array: np.ndarray) -> np.ndarray:

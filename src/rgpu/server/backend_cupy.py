@@ -16,7 +16,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import cupy_device, cupy_kernels, objects, peer, sparse
+from rgpu.server import collective, cupy_collective, cupy_device, cupy_kernels, objects, peer, sparse
 from rgpu.server.backend import Backend
 from rgpu.server.cupy_device import Pools
 from rgpu.server.table import OutOfMemoryError
@@ -24,7 +24,7 @@ from rgpu.server.table import OutOfMemoryError
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
-FUNCTIONS = {**cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS, **peer.FUNCTIONS}
+FUNCTIONS = {**cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS, **peer.FUNCTIONS, **collective.FUNCTIONS}
 OVERRIDES: dict[str, Callable[..., Any]] = {
     **sparse.overrides("cupyx.scipy.sparse"),
     **objects.overrides("cupyx.scipy"),
@@ -110,6 +110,11 @@ class CupyBackend(Backend):
 
     def own(self, result: Any) -> Any:
         return cupy.array(result, order="C", copy=True)
+
+    # ---- other workers ----------------------------------------------------------------------------
+
+    def communicator(self, *args: Any) -> Any:
+        return cupy_collective.Communicator(*args)
 
     # ---- the device -------------------------------------------------------------------------------
 

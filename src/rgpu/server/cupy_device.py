@@ -137,6 +137,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "stream.create": _stream_create,
     "stream.synchronize": lambda backend, stream=None: _stream(stream).synchronize(),
     "stream.wait_event": lambda backend, stream, event: _stream(stream).wait_event(event),
+    "stream.join": lambda backend, stream: None,  # the stream itself is the order
     "stream.query": lambda backend, stream=None: _stream(stream).done,
     "event.create": _event_create,
     "event.record": lambda backend, event, stream=None: event.record(_stream(stream)),

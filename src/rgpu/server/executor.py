@@ -18,6 +18,7 @@ import numpy as np
 
 from rgpu import _core
 from rgpu.errors import PredictionError, ProtocolError, SessionLost
+from rgpu.server import collective
 from rgpu.server.backend import Backend
 from rgpu.server.peer import Peers
 from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
@@ -169,7 +170,7 @@ class Executor:
             handles = [fields.handle]  # reading it would not fit what the client prepared
         for handle in handles:
             self.table.poison(handle, poison)
-        if not news or isinstance(fields, ops.Receive.Record):
+        if not news or isinstance(fields, ops.Receive.Record | ops.Collective.Record):
             # What should have been changed by a lost value is lost with it; it says so when it is used.
             for handle in self.targets(fields):
                 self.table.poison_memory(handle, poison)
@@ -195,6 +196,8 @@ class Executor:
             return [fields.a]
         if isinstance(fields, ops.Receive.Record):
             return [fields.handle]
+        if isinstance(fields, ops.Collective.Record):
+            return [] if fields.target is None else [fields.target]
         if not isinstance(fields, ops.Call.Record) or fields.outs:
             return []
         named = [fields.kwargs.get("out")] if "out" in fields.kwargs else fields.args[:1]
@@ -349,6 +352,13 @@ class Executor:
     def do_receive(self, pair: int, token: int, handle: int) -> None:
         self.settle()
         self.peers.receive(pair, token, lambda: self.array(self.table.get(handle)))
+
+    def do_collective(
+        self, comm: int, operation: int, source: int | None, target: int | None, dtype: int, reduction: int, root: int
+    ) -> None:
+        self.settle()
+        places = source, target
+        self._lent |= collective.run(self, comm, operation, places, dtype, reduction, root)
 
     def do_usestream(self, stream: int) -> None:
         self.backend.use_stream(self.table.get(stream) if stream else None)

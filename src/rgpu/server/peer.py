@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from rgpu import link
+from rgpu.config import Address
 from rgpu.errors import PeerLost, ProtocolError, RgpuError, ServerUnavailable, SessionLost
+from rgpu.link import shaped
 from rgpu.server.host import host_id
 from rgpu.server.table import Poison
 from rgpu.session import Connection, Session
@@ -54,8 +57,9 @@ class Pair:
 
     def __init__(self, wire: Any, secret: bytes, name: str) -> None:
         self.name = name
+        self._wire = shaped.wrap(wire)
         self.connection = Connection(
-            Session(secret, _EPOCH, window_bytes=WINDOW), wire, on_message=self._arrived, sink=self._sink
+            Session(secret, _EPOCH, window_bytes=WINDOW), self._wire, on_message=self._arrived, sink=self._sink
         )
         self.greeting: Any = None  # what the other end said of itself
         self._born = time.monotonic()
@@ -64,6 +68,7 @@ class Pair:
         self._queued = 0  # their bytes
         self._sending = threading.Lock()
         self._arrivals: dict[int, _Arrival] = {}
+        self._given_up: Poison | None = None  # what the peer said when it gave up
         self._lock = threading.Lock()  # of the arrivals; inside the connection's, never around it
         self._movers: list[None] = []  # one entry for each thread that waits for something
         self._alone = threading.Event()
@@ -81,13 +86,18 @@ class Pair:
         except RgpuError:
             return False
 
+    def meet(self, host: str) -> None:
+        """The other end is on this host."""
+        if host != host_id() and isinstance(self._wire, shaped.ShapedLink):
+            self._wire.narrow()
+
     def send(self, token: int, data: memoryview) -> None:
         """Bytes for whoever asks for ``token``. Memory of more than SNAPSHOT bytes must stay as it is
         until ``settle``."""
         if len(data) <= SNAPSHOT:
             data = memoryview(bytes(data))
-        while self._queued > OUTSTANDING:
-            self.wait_until(lambda: self._queued <= OUTSTANDING)
+            if self._queued > OUTSTANDING:
+                self.wait_until(lambda: self._queued <= OUTSTANDING)
         for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
             head = codec.pack(Piece.encode(token, start, len(data)))
             self._queue_up([head, data[start : start + limits.CHUNK_BYTES]])
@@ -96,6 +106,11 @@ class Pair:
     def refuse(self, token: int, kind: str, args: list, text: str) -> None:
         """An error in place of the bytes."""
         self._post([codec.pack(Broken.encode(token, kind, args, text[-limits.LONG_TEXT // 4 :]))])
+
+    def give_up(self, why: str) -> None:
+        """The peer gets this error, whatever it waits for."""
+        if self.usable:
+            self.refuse(0, "PeerLost", [why], "")
 
     def _post(self, frames: list) -> None:
         self._queue_up(frames)
@@ -132,9 +147,11 @@ class Pair:
         """Wait for the bytes of a token; they fill ``place`` exactly. Raises what the sender sent instead."""
         arrival = self._open(token, place)
         try:
-            self.wait_until(lambda: arrival.missing == 0 or arrival.error is not None)
-            if arrival.error is not None:
-                raise arrival.error
+            self.wait_until(
+                lambda: arrival.missing == 0 or arrival.error is not None or self._given_up is not None
+            )
+            if arrival.missing:
+                raise arrival.error or self._given_up  # type: ignore[misc]
         finally:
             with self._lock:
                 if arrival.missing:
@@ -189,10 +206,14 @@ class Pair:
             return
         if isinstance(message, Greeting.Record):
             self.greeting = message
+            self.meet(message.host)
         elif isinstance(message, Broken.Record):
+            error = Poison((0, 0), message.kind, list(message.args), message.traceback)
             with self._lock:
-                arrival = self._arrivals.setdefault(message.token, _Arrival())
-                arrival.error = Poison((0, 0), message.kind, list(message.args), message.traceback)
+                if message.token:
+                    self._arrivals.setdefault(message.token, _Arrival()).error = error
+                else:
+                    self._given_up = error
         self.connection.mark_done(1)
 
     def _take_piece(self, piece: Any, frames: list) -> bool:
@@ -264,13 +285,14 @@ class Pair:
         connection = self.connection
         try:
             while connection.failure is None:
-                if self._movers:  # whoever waits moves the connection on, and better: into place
+                if self._movers:  # whoever waits moves the connection on by itself
                     self._alone.wait(LOOK)
-                    continue
+                else:
+                    connection.wait(LOOK)
+                # Even if somebody began to wait meanwhile: our waiting may have used up the signal of a message.
                 connection.pump()
                 self._drain()
                 self._look()
-                connection.wait(LOOK)
         except SessionLost:
             pass
         except Exception as error:
@@ -297,9 +319,17 @@ class Pair:
 class Peers:
     """The pairs of one worker, by the numbers their client gave them."""
 
-    def __init__(self, backend: Any, listen: Callable[[], Any] | None = None) -> None:
-        self.backend, self._listen = backend, listen
+    def __init__(self, backend: Any, listen: Callable[[], Any] | None = None, bind: str = "127.0.0.1") -> None:
+        self.backend, self._listen, self._bind = backend, listen, bind
         self.pairs: dict[int, Pair] = {}
+        self.others: weakref.WeakSet[Pair] = weakref.WeakSet()  # those of communicators
+        self.stores: list[Any] = []  # where communicators meet
+
+    def place(self) -> str:
+        """Where something else of this worker may listen."""
+        if self._listen is None:
+            raise ServerUnavailable("this worker takes no connections of other workers")
+        return Address(self._bind, 0).uri
 
     def open(self, secret: bytes, name: str) -> tuple[str, Pair]:
         """Listen for one peer that knows the secret; where."""
@@ -308,13 +338,14 @@ class Peers:
         listener = self._listen()
         return listener.uri, Pair(listener.accept(secret), secret, name)
 
-    def dial(self, secret: bytes, uris: list[str], name: str) -> Pair | None:
+    def dial(self, secret: bytes, uris: list[str], name: str, host: str) -> Pair | None:
         """The pair with the one that listens at one of these places, or None if none is reached."""
         for uri in uris:
             if not isinstance(uri, str) or not uri.startswith(("tcp://", "shm://")):
                 raise ValueError(f"no place of a worker: {str(uri)[:80]!r}")
             pair = Pair(link.connect(uri, secret), secret, name)
             if pair.greet(self.backend.kind, DIAL):
+                pair.meet(host)
                 return pair
             pair.close()
         return None
@@ -325,9 +356,9 @@ class Peers:
         uri, self.pairs[number] = self.open(secret, name)
         return [uri, host_id()]
 
-    def connect(self, number: int, secret: bytes, uris: list[str], name: str) -> bool:
+    def connect(self, number: int, secret: bytes, uris: list[str], name: str, host: str) -> bool:
         self._check_new(number, secret)
-        pair = self.dial(secret, uris, name)
+        pair = self.dial(secret, uris, name, host)
         if pair is not None:
             self.pairs[number] = pair
         return pair is not None
@@ -374,7 +405,7 @@ class Peers:
 
     def settle(self) -> None:
         """Wait until nothing that was sent is still read from arrays. A lost peer reads nothing."""
-        for pair in list(self.pairs.values()):
+        for pair in [*self.pairs.values(), *self.others]:
             try:
                 if pair.usable:
                     pair.settle()
@@ -382,9 +413,11 @@ class Peers:
                 continue
 
     def close(self, seconds: float = 2.0) -> None:
-        pairs, self.pairs = self.pairs, {}
-        for pair in pairs.values():
+        pairs, self.pairs = [*self.pairs.values(), *self.others], {}
+        for pair in pairs:
             pair.close(seconds)
+        for store in self.stores:
+            store.close()
 
 
 def _address(data: memoryview) -> int:

@@ -83,7 +83,7 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
     connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
     with Guard(channel, connection, grant.grace) as guard:
         device_backend = backend.load(kind, device, grant.memory_limit)
-        peers = peer.Peers(device_backend, lambda: listen_on_one(bind, ports))
+        peers = peer.Peers(device_backend, lambda: listen_on_one(bind, ports), bind)
         service = executor.Service(connection, device_backend, peers)
         guard.telemetry = service.telemetry
         reason = service.run()

@@ -68,6 +68,7 @@ _TABLE = {
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
         peer.listen peer.connect peer.forget
+        nccl.meet nccl.join nccl.split nccl.abort nccl.close nccl.state stream.join
         cupyx.scatter_add cupyx.scatter_max cupyx.scatter_min cupyx.rsqrt linalg.strict""",
     # Custom kernels: constructors make handles and compile nothing; launches name their results' layouts.
     "kernel": """

@@ -175,6 +175,19 @@ class Send(Command, tag=32):
     handle: HANDLE
 
 
+class Collective(Command, tag=34):
+    """One operation of a communicator (by number: all_reduce, reduce, broadcast, reduce_scatter, all_gather, send,
+    receive) on contiguous bytes; type, reduction and root are NCCL's numbers. Other ranks wait for it."""
+
+    comm: HANDLE
+    operation: U8
+    source: Optional(HANDLE)
+    target: Optional(HANDLE)
+    dtype: U8
+    reduction: U8
+    root: U16
+
+
 class Receive(Command, tag=33):
     """Wait for the bytes that a peer sends under ``token``: the new content of a contiguous array."""
 

@@ -6,8 +6,10 @@ frames of ``Piece``. Nothing here names a handle: what arrives goes where the re
 """
 
 from rgpu.wire import limits
-from rgpu.wire.declare import U64, Message, Text
+from rgpu.wire.declare import U64, Blob, Message, Text
 from rgpu.wire.values import VALUES
+
+SECRET = Blob(16)
 
 
 class Peer(Message):
@@ -30,9 +32,40 @@ class Piece(Peer, tag=2):
 
 
 class Broken(Peer, tag=3):
-    """There will be no bytes for ``token``: this error stands in their place."""
+    """There will be no bytes for ``token``: this error stands in their place. Token 0: for none at all."""
 
     token: U64
     kind: Text()
     args: VALUES
     traceback: Text(limits.LONG_TEXT)
+
+
+class Meeting(Message):
+    """Between the members of a communicator and the store where they meet."""
+
+
+class Put(Meeting, tag=1):
+    """Keep a text under a key, once."""
+
+    secret: SECRET
+    key: Text()
+    text: Text(1024)
+
+
+class Take(Meeting, tag=2):
+    """The text of a key; answered when it is there."""
+
+    secret: SECRET
+    key: Text()
+
+
+class Found(Meeting, tag=3):
+    """The answer to ``Take`` and to ``Put``."""
+
+    text: Text(1024)
+
+
+class Refused(Meeting, tag=4):
+    """The answer to anything that cannot be."""
+
+    why: Text(1024)

@@ -17,7 +17,7 @@ def fingerprint() -> str:
     """Hash of every declared message, value tag and function; differs when any of them does."""
     from rgpu.wire import control, functions, ops, peer, values
 
-    families = (ops.Command, ops.Reply, control.Control, peer.Peer)
+    families = (ops.Command, ops.Reply, control.Control, peer.Peer, peer.Meeting)
     lines = [line for family in families for line in family.describe()]
     lines += [*values.TAGS, *(f"{f.id} {f.name} {f.kind}" for f in functions.TABLE)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

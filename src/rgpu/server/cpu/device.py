@@ -55,7 +55,16 @@ class CUDARuntimeError(RuntimeError):
 
 
 class CpuStream:
-    """Commands run in order anyway; a stream only needs to exist."""
+    """Commands run in order anyway; only collectives on a non-blocking stream run beside them."""
+
+    def __init__(self, non_blocking: bool = False, priority: int = 0) -> None:
+        self.non_blocking = non_blocking
+        self.pending: list[Any] = []  # promises of collectives
+
+    def finish(self) -> None:
+        """Wait for what runs beside the commands; raises what went wrong there."""
+        while self.pending:
+            self.pending.pop(0).wait()
 
 
 class CpuEvent:
@@ -64,6 +73,7 @@ class CpuEvent:
     def __init__(self, flags: int) -> None:
         self.timing = not flags & _DISABLE_TIMING
         self.time: float | None = None
+        self.pending: list[Any] = []  # what has to end until it is reached
 
 
 def _info(backend: Any) -> dict:
@@ -120,32 +130,55 @@ def _nothing(backend: Any, *_: Any) -> None:
     """On a device that runs everything in order there is nothing to wait for."""
 
 
-def _ready(backend: Any, *_: Any) -> bool:
-    return True
-
-
 def _record(backend: Any, event: CpuEvent, stream: CpuStream | None = None) -> None:
     event.time = time.perf_counter()
+    event.pending = [] if stream is None else [promise for promise in stream.pending if not promise.done]
 
 
 def _elapsed(backend: Any, start: CpuEvent, end: CpuEvent) -> float:
     if start.time is None or end.time is None or not (start.timing and end.timing):
         raise CUDARuntimeError(_INVALID_HANDLE)
-    return (end.time - start.time) * 1e3
+    return (_reached(end) - _reached(start)) * 1e3
+
+
+def _reached(event: CpuEvent) -> float:
+    """When it was; waits for it."""
+    for promise in event.pending:
+        promise.wait()
+    return max([event.time, *(promise.ended for promise in event.pending)])
+
+
+def _stream_synchronize(backend: Any, stream: CpuStream | None = None) -> None:
+    if stream is not None:
+        stream.finish()
+
+
+def _wait_event(backend: Any, stream: CpuStream | None, event: CpuEvent) -> None:
+    """A non-blocking stream goes on when its next command needs to; collectives run in one order anyway."""
+    if stream is not None and stream.non_blocking:
+        stream.pending += [promise for promise in event.pending if promise not in stream.pending]
+    else:
+        _event_synchronize(backend, event)
+
+
+def _event_synchronize(backend: Any, event: CpuEvent) -> None:
+    for promise in event.pending:
+        promise.wait()
 
 
 #: by declared name; the first argument is the backend
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "device.info": _info,
     "device.memory": _memory,
-    "stream.create": lambda backend, *_: CpuStream(),
-    "stream.synchronize": _nothing,
-    "stream.wait_event": _nothing,
-    "stream.query": _ready,
+    "stream.create": lambda backend, *args: CpuStream(*args),
+    "stream.synchronize": _stream_synchronize,
+    "stream.join": _stream_synchronize,
+    "stream.wait_event": _wait_event,
+    "stream.query": lambda backend, stream=None: stream is None or all(p.done for p in stream.pending),
     "event.create": lambda backend, flags: CpuEvent(flags),
     "event.record": _record,
-    "event.synchronize": _nothing,
-    "event.query": _ready,
+    "event.synchronize": _event_synchronize,
+    "event.query": lambda backend, event: all(promise.done for promise in event.pending),
     "event.elapsed": _elapsed,
     "memory.create_pool": lambda backend: Account(),
     "memory.use_pool": _use_pool,

@@ -1,0 +1,130 @@
+"""A link as slow as one wishes: a delay and a bandwidth in front of any other link, for measuring.
+
+RGPU_EMULATED_LINK=``<round trip in us>us,<bandwidth>MB/s`` in a server's environment puts it before the links between
+its workers and those of other hosts, so that one machine can stand for a cluster (docs/scale.md). It
+changes nothing but times; a message that it took and could not deliver is lost as with any other link.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from rgpu.errors import ConfigError
+from rgpu.link.base import COPY_BELOW, Link
+
+SETTING = "RGPU_EMULATED_LINK"
+_FORM = re.compile(r"(\d+(?:\.\d+)?)us,(\d+(?:\.\d+)?)MB/s")
+_SLACK = 4 << 20  # bytes that may wait beyond what fills the line
+
+
+def setting() -> tuple[float, float] | None:
+    """(seconds of a round trip, bytes a second), or None: no emulation."""
+    text = os.environ.get(SETTING)
+    if not text:
+        return None
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{SETTING}={text!r}: expected for example 100us,1250MB/s")
+    return float(match[1]) * 1e-6, float(match[2]) * 1e6
+
+
+def wrap(inner: Link) -> Link:
+    """The link itself, or behind an emulation where one is asked for."""
+    found = setting()
+    return inner if found is None else ShapedLink(inner, *found)
+
+
+class ShapedLink(Link):
+    """``narrow`` switches the emulation on; before that everything passes at once."""
+
+    def __init__(self, inner: Link, round_trip: float, bandwidth: float) -> None:
+        self._inner, self.uri = inner, inner.uri
+        self._delay, self._bandwidth = round_trip / 2, bandwidth
+        self._room = round_trip * bandwidth + _SLACK
+        self._queue: deque[tuple[float, list, int]] = deque()
+        self._waiting, self._free, self._narrow, self._closed = 0, 0.0, False, False
+        self._changed = threading.Condition()
+
+    def narrow(self) -> None:
+        if not self._narrow:
+            self._narrow = True
+            threading.Thread(target=self._deliver, name="rgpu-emulated-link", daemon=True).start()
+
+    def send(self, frames: list, copy_below: int = COPY_BELOW) -> bool:
+        if not self._narrow:
+            return self._inner.send(frames, copy_below)
+        nbytes = sum(map(len, frames))
+        with self._changed:
+            if self._closed or (self._waiting and self._waiting + nbytes > self._room):
+                return False
+            self._free = max(self._free, time.monotonic()) + nbytes / self._bandwidth
+            self._queue.append((self._free + self._delay, frames, nbytes))
+            self._waiting += nbytes
+            self._changed.notify()
+        return True
+
+    def _deliver(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._closed:
+                    self._changed.wait(1.0)
+                if self._closed:
+                    return
+                due, frames, nbytes = self._queue[0]
+            left = due - time.monotonic()
+            if left > 0:
+                time.sleep(left)
+            end = time.monotonic() + 1.0
+            while not self._inner.send(frames) and not self._closed and time.monotonic() < end:
+                time.sleep(0.0005)
+            with self._changed:
+                if self._queue and self._queue[0][1] is frames:
+                    self._queue.popleft()
+                    self._waiting -= nbytes
+            self._inner.wake()  # whoever was refused may try again
+
+    def events(self) -> list[str]:
+        found = self._inner.events()
+        if "down" in found:
+            with self._changed:
+                self._queue.clear()
+                self._waiting = 0
+        return found
+
+    def recv(self, sink=None):
+        return self._inner.recv(sink)
+
+    def wait(self, timeout: float, unless: Callable[[], bool] | None = None) -> bool:
+        return self._inner.wait(timeout, unless)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def close(self) -> None:
+        end = time.monotonic() + 1.0
+        while self._queue and time.monotonic() < end:
+            time.sleep(0.005)
+        self._end()
+        self._inner.close()
+
+    def abort(self) -> None:
+        self._end()
+        self._inner.abort()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def sent_bytes(self) -> int:  # type: ignore[override]
+        return self._inner.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:  # type: ignore[override]
+        return self._inner.received_bytes

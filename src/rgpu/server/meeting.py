@@ -1,0 +1,156 @@
+"""Where the members of a communicator find each other: a small store of texts, at the worker of rank 0.
+
+Whoever knows the secret may put a text under a key, once, and take one, waiting until it is there. That is
+all: addresses and names of hosts, no array data. It lives as long as its session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rgpu.errors import PeerLost, ProtocolError, RgpuError, ServerUnavailable
+from rgpu.link.control import ControlClient, ControlServer
+from rgpu.wire import codec
+from rgpu.wire.peer import Found, Meeting, Put, Refused, Take
+
+KEYS = 100_000  # texts that one store keeps
+_STEP = 0.25
+_ABORT = "abort"
+_WATCH = 3.0  # seconds between two questions whether a member has aborted
+
+
+class Store:
+    """The store of one communicator, served by a thread of its own. ``endpoint`` is where."""
+
+    def __init__(self, uri: str) -> None:
+        self.secret = os.urandom(16)
+        self._server = ControlServer(uri)
+        self.endpoint = self._server.endpoint
+        self._texts: dict[str, str] = {}
+        self._askers: dict[str, dict[Any, Any]] = {}  # key -> who waits for it: connection -> latest question
+        self._aborted = ""
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="rgpu-meeting", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed = True
+        self._thread.join(2.0)
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                self._server.step(_STEP, self._on_request)
+        finally:
+            self._server.close(0.0)
+
+    def _on_request(self, asker: Any, body: bytes) -> None:
+        try:
+            message = Meeting.decode(codec.unpack(body))
+            if not hmac.compare_digest(message.secret, self.secret):
+                raise ProtocolError("that is not the secret of this communicator")
+            if isinstance(message, Put.Record):
+                self._put(message.key, message.text)
+                self._answer(asker, Found.encode(""))
+            elif self._aborted and message.key != _ABORT:
+                self._answer(asker, Refused.encode(self._aborted))
+            elif message.key in self._texts:
+                self._answer(asker, Found.encode(self._texts[message.key]))
+            else:
+                self._askers.setdefault(message.key, {})[asker[0]] = asker
+        except (ProtocolError, AttributeError) as error:
+            self._answer(asker, Refused.encode(str(error)[:200]))
+
+    def _put(self, key: str, text: str) -> None:
+        if key == _ABORT:
+            if self._aborted:
+                return
+            self._aborted = text
+            for other in self._askers.keys() - {_ABORT}:
+                for asker in self._askers.pop(other).values():
+                    self._answer(asker, Refused.encode(text))
+        if len(self._texts) >= KEYS or self._texts.setdefault(key, text) != text:
+            raise ProtocolError(f"{key!r} was put twice: two members of the communicator have the same rank")
+        for asker in self._askers.pop(key, {}).values():
+            self._answer(asker, Found.encode(text))
+
+    def _answer(self, asker: Any, message: tuple) -> None:
+        self._server.answer(asker, codec.pack(message))
+
+
+class Visitor:
+    """One member's way to the store. ``places`` are tried in turn."""
+
+    def __init__(self, places: list[str], secret: bytes, timeout: float) -> None:
+        self._secret, self._until = secret, timeout
+        self._client, self.host = self._reach(places)
+        self._closed = False
+
+    def _reach(self, places: list[str]) -> tuple[ControlClient, str]:
+        why = "no place was given"
+        for place in places:
+            host, _, port = place.rpartition(":")
+            try:
+                with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0) as probe:
+                    mine = probe.getsockname()[0]
+                return ControlClient(host.strip("[]"), int(port)), mine
+            except (OSError, ValueError) as error:
+                why = f"{place}: {error}"
+        raise PeerLost(f"the communicator's meeting place cannot be reached from here ({why})")
+
+    def put(self, key: str, text: str) -> None:
+        self._ask(Put.encode(self._secret, key, text), 10.0)
+
+    def take(self, key: str, timeout: float | None = None) -> str:
+        """The text of a key, as soon as somebody puts it."""
+        return self._ask(Take.encode(self._secret, key), self._until if timeout is None else timeout)
+
+    def watch(self, told: Callable[[str], None]) -> None:
+        """Call ``told`` with the reason when a member aborts, from a thread of its own."""
+        threading.Thread(target=self._watch, args=(told,), name="rgpu-meeting-watch", daemon=True).start()
+
+    def _watch(self, told: Callable[[str], None]) -> None:
+        client = ControlClient(self._client.host, self._client.port)
+        question = codec.pack(Take.encode(self._secret, _ABORT))
+        try:
+            while not self._closed:
+                try:
+                    began = time.monotonic()
+                    answer = Meeting.decode(codec.unpack(client.request(question, _WATCH)))
+                    told(answer.text)
+                    return
+                except ServerUnavailable:
+                    if time.monotonic() - began < _WATCH - 0.1:
+                        return  # the meeting place is gone; its members notice each other's end by themselves
+        except (RgpuError, AttributeError):
+            return
+        finally:
+            client.close()
+
+    def abort(self, why: str) -> None:
+        """Nobody need wait for anybody any more."""
+        with contextlib.suppress(RgpuError, TimeoutError):
+            self._ask(Put.encode(self._secret, _ABORT, why), 1.0)
+
+    def _ask(self, message: tuple, timeout: float) -> str:
+        until = time.monotonic() + timeout
+        try:
+            answer = Meeting.decode(codec.unpack(self._client.request(codec.pack(message), timeout)))
+        except ServerUnavailable as error:
+            if time.monotonic() < until - 0.1:
+                raise PeerLost("the worker of rank 0 is gone, and the communicator's meeting place with it") from error
+            raise TimeoutError(f"a member of the communicator did not come within {timeout:g} s") from None
+        if isinstance(answer, Refused.Record):
+            raise PeerLost(answer.why)
+        return answer.text
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
