@@ -184,23 +184,24 @@ def parse_servers(value: Any) -> tuple[Address | str, ...]:
 class DeviceSpec:
     """What ``--devices`` asks for: so many cpu devices, or CUDA devices (None: all there are)."""
 
-    kind: str  # "cpu", "cuda" or "auto"
+    kind: str  # "cpu", "sim", "cuda" or "auto"
     count: int = 0
     indices: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        if self.kind == "cpu":
-            return f"cpu:{self.count}"
+        if self.kind in ("cpu", "sim"):
+            return f"{self.kind}:{self.count}"
         return self.kind + (":" + ",".join(map(str, self.indices)) if self.indices else "")
 
 
 def parse_devices(value: Any) -> DeviceSpec:
-    """``cpu``, ``cpu:4``, ``cuda``, ``cuda:0,2`` or ``auto`` (all CUDA devices, else one cpu device)."""
+    """``cpu``, ``cpu:4``, ``cuda``, ``cuda:0,2``, ``auto`` (all CUDA devices, else one cpu device) or ``sim:4``
+    (simulated: docs/scale.md)."""
     text = str(value).strip().lower()
     kind, colon, rest = text.partition(":")
-    if kind == "cpu" and re.fullmatch(r"[0-9]{1,4}", rest or ("" if colon else "1")):
+    if kind in ("cpu", "sim") and re.fullmatch(r"[0-9]{1,4}", rest or ("" if colon else "1")):
         if 1 <= int(rest or 1) <= 1024:
-            return DeviceSpec("cpu", int(rest or 1))
+            return DeviceSpec(kind, int(rest or 1))
     elif kind == "cuda" and not colon:
         return DeviceSpec("cuda")
     elif kind == "cuda" and re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})*", rest):

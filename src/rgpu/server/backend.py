@@ -118,6 +118,10 @@ def load(kind: str, device: int, memory_limit: int = 0) -> Backend:
         from rgpu.server.backend_cpu import CpuBackend
 
         return CpuBackend(device, memory_limit)
+    if kind == "sim":
+        from rgpu.server.backend_sim import SimBackend
+
+        return SimBackend(device, memory_limit)
     if kind in ("cupy", "cuda"):
         from rgpu.server.backend_cupy import CupyBackend
 

@@ -27,13 +27,17 @@ _HOST_SHARE = 0.75  # of the host's memory that the cpu devices divide among the
 class CpuDevices:
     """Devices made of the host's processor: memory and load are those of their sessions."""
 
-    def __init__(self, count: int, first: int, device_memory: int, server: str = "") -> None:
+    def __init__(self, count: int, first: int, device_memory: int, server: str = "", kind: str = "cpu") -> None:
         memory = device_memory or (int(host_memory() * _HOST_SHARE) // count >> 20 << 20)
         model = processor_name()
         threads = threads_per_device(count)
         self.devices = [
             Device(
-                first + i, "cpu", f"CPU {model}", memory, properties={"cores": threads, "uuid": _cpu_uuid(server, i)}
+                first + i,
+                kind,
+                f"{kind.upper()} {model}",
+                memory,
+                properties={"cores": threads, "uuid": _cpu_uuid(server, i)},
             )
             for i in range(count)
         ]
@@ -63,7 +67,9 @@ class Inventory:
             self._groups += [gpus] if gpus else []
             cpus = 1 if always_cpu or not gpus else 0
         if cpus:
-            self._groups.append(CpuDevices(cpus, sum(len(g.devices) for g in self._groups), device_memory, server))
+            kind = "sim" if spec.kind == "sim" else "cpu"
+            first = sum(len(g.devices) for g in self._groups)
+            self._groups.append(CpuDevices(cpus, first, device_memory, server, kind))
         self.devices = [device for group in self._groups for device in group.devices]
         self.cpus = cpus
 

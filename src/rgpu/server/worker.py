@@ -30,7 +30,7 @@ from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
 
 log = logging.getLogger("rgpu.worker")
 
-BACKENDS = {"cpu": "rgpu.server.backend_cpu", "cuda": "rgpu.server.backend_cupy"}
+BACKENDS = {"cpu": "rgpu.server.backend_cpu", "sim": "rgpu.server.backend_sim", "cuda": "rgpu.server.backend_cupy"}
 MESSAGE_BYTES = 1 << 16
 WATCH_SECONDS = 0.25
 TELL_SECONDS = 1.0  # between two reports to the daemon
