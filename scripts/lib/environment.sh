@@ -74,7 +74,7 @@ install_rgpu() {
     fi
     say "installing rgpu[$extras]${*:+ and $*}"
     rm -f "$where/rgpu.stamp"
-    "$where/bin/python" -m pip install --quiet --disable-pip-version-check "$root[$extras]" "$@" ||
+    "$where/bin/python" -m pip install --quiet --disable-pip-version-check "${root}[$extras]" "$@" ||
         die "the installation failed; pip's own words are above." \
             "Without a network: PIP_FIND_LINKS=/directory/of/wheels PIP_NO_INDEX=1 $0"
     printf '%s\n' "$stamp" >"$where/rgpu.stamp"

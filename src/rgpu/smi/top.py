@@ -7,6 +7,7 @@ Servers are asked in a thread, so a dead one never holds the screen.
 from __future__ import annotations
 
 import argparse
+import time
 from collections import deque
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ try:
     from textual.containers import Horizontal, Vertical, VerticalScroll
     from textual.screen import ModalScreen
     from textual.widgets import Button, Footer, Header, Label, Static, Tree
+    from textual.worker import get_current_worker
 except ImportError:  # main says so, in words
     App = None  # type: ignore[assignment, misc]
 
@@ -149,31 +151,35 @@ if App is not None:
             self._delay, self._paused = delay, False
             self._panels: dict[str, DevicePanel] = {}
             self._entries: dict[str, Any] = {}
+            self._box, self._troubles = VerticalScroll(id="devices"), Static(id="troubles")
+            self._tree: Tree[Entry] = Tree("Sessions", id="sessions")
 
         def compose(self) -> ComposeResult:
             yield Header(show_clock=True)
-            yield VerticalScroll(id="devices")
-            yield Static(id="troubles")
-            tree: Tree[Entry] = Tree("Sessions", id="sessions")
-            tree.root.expand()
-            yield tree
+            yield self._box
+            yield self._troubles
+            yield self._tree
             yield Footer()
 
         def on_mount(self) -> None:
-            self.query_one("#sessions").focus()
-            self.set_interval(self._delay, self._ask)
-            self._ask()
+            self._tree.root.expand()
+            self._tree.focus()
+            self._look()
 
-        def _ask(self) -> None:
-            if not self._paused:
-                self._look()
-
-        @work(thread=True, exclusive=True, group="look")
+        @work(thread=True)
         def _look(self) -> None:
-            servers = snapshot.take(snapshot.addresses())
-            self.call_from_thread(self._show, servers)
+            """Ask, show, rest; one after the other, so that slow servers make slow pictures and nothing worse."""
+            worker = get_current_worker()
+            while not worker.is_cancelled:
+                if not self._paused:
+                    servers = snapshot.take(snapshot.addresses())
+                    if not worker.is_cancelled:
+                        self.call_from_thread(self._show, servers)
+                time.sleep(self._delay)
 
         def _show(self, servers: list[Entry]) -> None:
+            if not self._tree.is_attached:  # the screen was closed while the servers were asked
+                return
             reached = sum(server["reachable"] for server in servers)
             devices = [(server, device) for server in servers for device in server["devices"]]
             sessions = sum(len(device["sessions"]) for _, device in devices)
@@ -184,24 +190,23 @@ if App is not None:
             troubles = [f"{s['address']}: {unreachable(s)}" for s in servers if not s["reachable"]]
             if not servers:
                 troubles = ["RGPU_SERVERS is not set, so there is no pool to show: RGPU_SERVERS=host1,host2"]
-            self.query_one("#troubles", Static).update(Text("\n".join(troubles)))
+            self._troubles.update(Text("\n".join(troubles)))
             self._show_devices(devices)
             self._show_sessions(devices)
 
         def _show_devices(self, devices: list[tuple[Entry, Entry]]) -> None:
-            box = self.query_one("#devices")
             present = {f"{server['address']}/{device['index']}": (server, device) for server, device in devices}
             for key in self._panels.keys() - present.keys():
                 self._panels.pop(key).remove()
             for key, (server, device) in present.items():
                 if key not in self._panels:
                     self._panels[key] = DevicePanel()
-                    box.mount(self._panels[key])
+                    self._box.mount(self._panels[key])
                 self._panels[key].show(server, device)
 
         def _show_sessions(self, devices: list[tuple[Entry, Entry]]) -> None:
             """Device > session; nodes are kept, so that the cursor stays where it is."""
-            tree = self.query_one("#sessions", Tree)
+            tree = self._tree
             wanted: dict[str, tuple[str | None, Text, Entry | None]] = {}
             for server, device in devices:
                 key = f"{server['address']}/{device['index']}"
@@ -231,7 +236,7 @@ if App is not None:
         def action_end(self) -> None:
             from rgpu.client.control import user_name
 
-            node = self.query_one("#sessions", Tree).cursor_node
+            node = self._tree.cursor_node
             session = node.data if node else None
             if not session:
                 self.notify("choose a session in the tree first", severity="warning")
