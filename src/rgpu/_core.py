@@ -25,22 +25,6 @@ except ImportError:
 
 Buffer = Any  # whatever memoryview() takes
 
-_forced = os.environ.get("RGPU_PURE", "") not in ("", "0")
-
-
-def _extension(name: str) -> Any:
-    """A C-API module of the package, None where it was not built or is not wanted."""
-    try:
-        return None if _forced else importlib.import_module(name)
-    except ImportError:
-        return None
-
-
-#: what arrays and queues of commands are made of (its twin: ``client.queue`` and ``client.remote``)
-issue: Any = _extension("rgpu._rgpu_issue")
-#: a session's table and the loop over its commands (their twins: ``server.table`` and ``server.executor``)
-execute: Any = _extension("rgpu._rgpu_execute")
-
 MMAP_THRESHOLD = 1 << 30  # blocks up to this size come from the heap, whose pages are already there
 TRIM_THRESHOLD = 1 << 30  # so much free memory at the heap's end is kept
 
@@ -200,6 +184,7 @@ def _region(array: np.ndarray, unit: int) -> tuple:
     return address, array.ndim, array.shape, array.strides, array.dtype.itemsize, unit
 
 
+_forced = os.environ.get("RGPU_PURE", "") not in ("", "0")
 AVAILABLE: tuple[type, ...] = (PURE,) if _rgpu_core is None else (COMPILED, PURE)
 IMPLEMENTATION: Any = PURE if _forced else AVAILABLE[0]
 
@@ -214,3 +199,95 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1  # sys/prctl.h
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+
+
+# ---- transports -------------------------------------------------------------------------------------
+
+
+class Transport:
+    """A stream of bytes to another process. No call waits; ConnectionError: the other broke the rules or is gone."""
+
+    def __init__(self, lib: Any, ffi: Any, handle: Any, *keep: Any) -> None:
+        if handle == ffi.NULL:
+            raise OSError("no transport")
+        self._lib, self._ffi, self._handle, self._keep = lib, ffi, handle, keep
+
+    def read(self, place: memoryview) -> int:
+        """Bytes taken; 0: there are none now."""
+        with self._ffi.from_buffer(place, require_writable=True) as memory:
+            return self._moved(self._lib.rgpu_transport_read(self._handle, memory, len(memory)))
+
+    def write(self, data: Buffer) -> int:
+        """Bytes given; 0: it is full."""
+        with self._ffi.from_buffer(data) as memory:
+            return self._moved(self._lib.rgpu_transport_write(self._handle, memory, len(memory)))
+
+    def _moved(self, count: int) -> int:
+        if count < 0:
+            raise ConnectionError("the peer is gone, or broke the rules of the transport")
+        return count
+
+    def doze(self, writing: bool) -> bool:
+        """Before sleeping. False: there is news already."""
+        return bool(self._lib.rgpu_transport_doze(self._handle, writing))
+
+    def ring(self) -> bool:
+        """Whether the other side sleeps, and has to be rung."""
+        return bool(self._lib.rgpu_transport_ring(self._handle))
+
+    def busy(self) -> bool:
+        """Whether what was written still needs calls to leave."""
+        return bool(self._lib.rgpu_transport_busy(self._handle))
+
+    def fileno(self) -> int:
+        return self._lib.rgpu_transport_fd(self._handle)
+
+    def address(self, most: int) -> bytes:
+        """Where this end is, for a peer (UCX)."""
+        memory = self._ffi.new("char[]", most)
+        return bytes(self._ffi.buffer(memory, self._moved(self._lib.rgpu_ucx_address(self._handle, memory, most))))
+
+    def connect(self, address: bytes, tag: int) -> None:
+        """Give this end its peer (UCX)."""
+        self._moved(self._lib.rgpu_ucx_connect(self._handle, address, tag))
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._lib.rgpu_transport_close(handle)
+            for memory in self._keep:
+                self._ffi.release(memory)
+
+
+class Transports:
+    """The compiled transports."""
+
+    def __init__(self, module: Any) -> None:
+        self.lib, self._ffi = module.lib, module.ffi
+
+    def shm(self, shared: Buffer, capacity: int, side: int) -> Transport:
+        """Two rings in memory that is shared with another process (``rgpu_shm_size`` bytes, zeroed)."""
+        memory = self._ffi.from_buffer(shared, require_writable=True)
+        if len(memory) < self.lib.rgpu_shm_size(capacity):
+            raise ValueError("too little memory")
+        return Transport(self.lib, self._ffi, self.lib.rgpu_shm_open(memory, capacity, side), memory)
+
+
+    def load_ucx(self, path: str) -> str:
+        """Find the library, once a process; what is wrong, or an empty text."""
+        why = self._ffi.new("char[]", 1024)
+        failed = self.lib.rgpu_ucx_load(path.encode(), why, 1024)
+        return self._ffi.string(why).decode(errors="replace") if failed else ""
+
+    def ucx(self, tag: int) -> Transport:
+        """An end that takes messages with this tag; ``load_ucx`` comes first."""
+        return Transport(self.lib, self._ffi, self.lib.rgpu_ucx_open(tag))
+
+
+@functools.cache
+def transports() -> Transports | None:
+    """None where there is no C core."""
+    try:
+        return None if _forced else Transports(importlib.import_module("rgpu._rgpu_transport"))
+    except ImportError:
+        return None

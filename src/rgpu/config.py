@@ -120,6 +120,24 @@ def parse_path(value: Any) -> str:
     return value
 
 
+LINKS = ("shm", "ucx", "tcp", "zmq")
+
+
+def parse_link(value: Any) -> str:
+    """``tcp``, ``shm``, ... or the scheme of a link that an installed package adds."""
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z][a-z0-9+.-]{0,31}", value.strip().lower()):
+        raise ValueError(f"a link is one of {', '.join(LINKS)}")
+    return value.strip().lower()
+
+
+def parse_links(value: Any) -> tuple[str, ...]:
+    """``shm,tcp``: kinds of links, each once."""
+    links = tuple(map(parse_link, value.split(",") if isinstance(value, str) else value))
+    if not links or len(set(links)) != len(links):
+        raise ValueError("links look like shm,tcp (each once)")
+    return links
+
+
 def parse_level(value: Any) -> str:
     level = str(value).lower()
     if level not in LOG_LEVELS:
@@ -234,6 +252,7 @@ class ServerConfig:
     allow_native_kernels: bool | None = _setting(None, parse_flag, "RGPU_ALLOW_NATIVE_KERNELS")
     http: Address | None = _setting(None, parse_http, "RGPU_HTTP")  # the web page and the metrics; None: off
     http_token_file: str | None = _setting(None, parse_path, "RGPU_HTTP_TOKEN_FILE")  # needed off loopback
+    links: tuple[str, ...] = _setting(("tcp", "shm", "ucx"), parse_links, "RGPU_LINKS")  # offered to clients
     log_level: str = _setting("info", parse_level, "RGPU_LOG_LEVEL")
 
     section = "server"
@@ -251,6 +270,7 @@ class ClientConfig:
     visible_devices: tuple[int, ...] | None = _setting(None, parse_ordinals, "RGPU_VISIBLE_DEVICES")  # None: all
     local_devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_LOCAL_DEVICES")
     connect_timeout: float = _setting(5.0, parse_seconds, "RGPU_CONNECT_TIMEOUT")
+    link: str = _setting("auto", parse_link, "RGPU_LINK")  # auto: the best that works
     launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
     check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
 

@@ -36,7 +36,7 @@ def cp(server):
     """An honest client of the same daemon."""
     import rgpu
 
-    rgpu.connect(server.address)
+    rgpu.connect(server.address, link="tcp")
     assert float(rgpu.arange(10.0).sum()) == 45
     yield rgpu
     rgpu.close()
@@ -48,7 +48,7 @@ class Attacker:
     def __init__(self, daemon):
         self.lease = daemon.attach(1)
         self.connection = Connection(
-            Session(self.lease.session, self.lease.epoch), connect(self.lease.endpoint, self.lease.session)
+            Session(self.lease.session, self.lease.epoch), connect(self.lease.endpoints, self.lease.session)
         )
 
     def send(self, *frames):
@@ -137,7 +137,7 @@ RAW = {
 @pytest.mark.parametrize("raw", RAW)
 def test_garbage_at_the_ports(cp, daemon, server, raw):
     attacker = Attacker(daemon)  # so that there is a worker's port besides the honest client's
-    worker = int(attacker.lease.endpoint.rpartition(":")[2])
+    worker = int(attacker.lease.endpoints[0].rpartition(":")[2])
     from rgpu.client import pool
 
     honest = int(pool.current_stream().connection.link.uri.rpartition(":")[2])

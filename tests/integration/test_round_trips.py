@@ -51,7 +51,8 @@ def slow(cp, monkeypatch):
     proxies = []
     connect = pool.link.connect
 
-    def through_proxy(uri, identity):
+    def through_proxy(uris, identity, only):
+        (uri,) = (uri for uri in uris if uri.startswith("tcp://"))
         host, _, port = uri.removeprefix("tcp://").rpartition(":")
         proxies.append(FaultProxy((host, int(port)), latency=0.03))
         return connect("tcp://{}:{}".format(*proxies[-1].address), identity)

@@ -56,11 +56,12 @@ class ServerInfo:
 
 @dataclass(frozen=True)
 class Lease:
-    """What attach got: connect to ``endpoint`` with ``session`` as the link's identity."""
+    """What attach got: connect to one of ``endpoints`` with ``session`` as the link's identity."""
 
     session: bytes
     epoch: int
-    endpoint: str
+    endpoints: list[str]
+    grace: float
     device: dict[str, Any]
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import rgpu.link.zmq  # noqa: F401 - its exit handler drops the links: it must be registered before ours
-from rgpu import _core, config, link
+from rgpu import config, link
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
 from rgpu.client.stats import Counters
@@ -35,7 +35,6 @@ from rgpu.session import Session
 
 on_attach: list[Callable[[CommandStream], None]] = []  # told of each new session's stream
 
-_set_current = _core.issue.set_current if _core.issue is not None else lambda number: None
 _ASK = 1.0  # seconds that asking for a session's state may take: others wait for the same thread
 _SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
 
@@ -50,6 +49,7 @@ class Device:
         self.memory_leased = self.memory_total
         self.name = f"device {ordinal} ({daemon.address}, {info['kind']}:{self.index})"
         self.session: bytes | None = None
+        self._grace = 0.0  # seconds that the worker waits for us
         self._stream: CommandStream | None = None
         self.retired = Counters()  # of streams that were closed
         self._lock = threading.Lock()
@@ -71,10 +71,10 @@ class Device:
 
     def _attach(self) -> CommandStream:
         granted = self.daemon.attach(self.index)
-        self.session = granted.session
+        self.session, self._grace = granted.session, granted.grace
         stream = CommandStream(
             Session(granted.session, granted.epoch),
-            link.connect(granted.endpoint, granted.session),
+            link.connect(self._reachable(granted.endpoints), granted.session, self.settings.link),
             name=self.name,
             blocking=self.settings.launch_blocking,
             check=self.settings.check_prediction,
@@ -86,6 +86,12 @@ class Device:
         for tell in on_attach:
             tell(stream)
         return stream
+
+    def _reachable(self, endpoints: list[str]) -> list[str]:
+        """A worker that listens at every address of its host names none; we know one."""
+        host = self.daemon.address.host
+        named = f"[{host}]" if ":" in host else host
+        return [uri.replace("//0.0.0.0:", f"//{named}:").replace("//[::]:", f"//{named}:") for uri in endpoints]
 
     def _look_after(self, stream: CommandStream) -> None:
         """The worker's link is down: find out from the daemon what that means."""
@@ -107,6 +113,9 @@ class Device:
             )
         elif state == "unknown":
             stream.connection.fail(SessionExpired(f"{self.name}: the server no longer knows this session"))
+        elif silent > self._grace + _ASK:
+            reason = f"could not be reached for more than {self._grace:g} s, though its server can"
+            stream.connection.fail(SessionExpired(f"the worker of {self.name} {reason}; its arrays are gone"))
 
     def say_goodbye(self) -> None:
         """Announce that ``close`` follows."""
@@ -298,7 +307,6 @@ def current_stream() -> CommandStream:
     stream = _thread.stream
     if stream is None or stream.closed:
         stream = _thread.stream = current().stream
-        _set_current(stream.number)
     return stream
 
 
@@ -307,7 +315,6 @@ def use(device: Device) -> None:
     local = _thread
     local.device = device
     local.__dict__.pop("stream", None)  # leased when something is done on it
-    _set_current(0)
 
 
 def reset() -> None:

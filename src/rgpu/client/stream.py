@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import failures
-from rgpu.client.queue import FORKED, Queue, next_handle
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
@@ -29,16 +28,18 @@ from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 
 BATCH = 512  # commands that leave together; 256 to 1,024 measured best
+FULL = 2 * BATCH  # a queued command takes two entries
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
 _BUFFERS = 24  # chunks on their way at most; the worker confirms them by the eight (session.receiver)
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
 
-__all__ = ["BATCH", "CommandStream", "forked", "next_handle", "reserve_handles"]
+next_handle = itertools.count(1).__next__
 _next_reply = itertools.count(1).__next__
+_next_number = itertools.count(1).__next__
 _next_block = itertools.count(1).__next__
-_T_EXPECT = ops.Expect.tag
+_T_FREE, _T_EXPECT = ops.Free.tag, ops.Expect.tag
 _streams: weakref.WeakSet[CommandStream] = weakref.WeakSet()
 
 
@@ -47,7 +48,7 @@ def reserve_handles() -> int:
     return (1 << 62) + _next_block() * limits.RESERVED
 
 
-class CommandStream(Queue):
+class CommandStream:
     """Commands to one worker, in one session."""
 
     def __init__(
@@ -60,20 +61,23 @@ class CommandStream(Queue):
         check: bool = False,
         on_silence: Callable[[CommandStream], None] | None = None,
     ) -> None:
-        super().__init__()
         self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
-        self.name = name
+        self.name, self.number = name, _next_number()
         self.blocking, self.check = blocking, check
-        self.noted: tuple | None = None  # see ``client.quick``
+        # Commands and the user's lines in turn. Both enter in one step, which no other thread and no
+        # finalizer can come between; only the holder of the lock takes them out.
+        self.pending: list = []
+        self.freed: Any = []  # handles of small arrays that ``_gather`` turns into one command
         self.counters = Counters()
         self.lock = threading.RLock()
         self.closed = False
         self.peers_lost = 0  # copies between devices that failed on the way: ``client.peer`` looks at it
-        self.direct = not blocking
+        #: Whether ``pending`` may be added to directly, as ``submit`` would (see functions.operators)
+        self.direct = not (blocking or check)
         self._inline = 0  # bytes of data inside the pending commands
         self._batch = 0
         self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
-        self._sent_places: dict[int, Any] = {}
+        self._sent_places: dict[int, list] = {}
         self._buffers: deque[tuple[int, memoryview]] = deque()  # (message up to which it is in use, memory)
         self._replies: dict[int, Any] = {}
         self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
@@ -87,17 +91,20 @@ class CommandStream(Queue):
         _streams.add(self)
 
     def __repr__(self) -> str:
-        return f"<CommandStream {self.name} unsent={self.unsent} {self.connection!r}>"
+        return f"<CommandStream {self.name} pending={len(self.pending) // 2} {self.connection!r}>"
 
     # ---- submit: never waits --------------------------------------------------------------------
 
     def submit(self, command: tuple) -> None:
         """Queue one command. Raises only what ended the session."""
-        self.add(command, failures.place_of(sys._getframe(1)))
+        pending = self.pending
+        pending += (command, failures.place_of(sys._getframe(1)))
         if self.blocking:
             self.sync()
-        elif self.unsent >= BATCH:
+        elif len(pending) >= FULL:
             self.flush()
+        elif not ticker.armed:
+            ticker.arm()
 
     def submit_predicted(self, command: tuple, handles: Any, metas: Any) -> None:
         """Queue a command with the layouts the client predicted for its results."""
@@ -106,10 +113,15 @@ class CommandStream(Queue):
             for handle, meta in zip(handles, metas):
                 self.submit((_T_EXPECT, handle, meta.wire, meta.shape, meta.strides))
 
-    def expect(self, array: Any) -> None:
-        """RGPU_CHECK_PREDICTION, for commands that operators enter themselves."""
-        meta = array._meta
-        self.submit((_T_EXPECT, array._handle, meta.wire, meta.shape, meta.strides))
+    def free(self, handle: int) -> None:
+        """Forget a handle on the worker. Never raises; called by finalizers, in any thread."""
+        try:
+            pending = self.pending
+            pending += ((_T_FREE, (handle,)), None)
+            if not ticker.armed:
+                ticker.arm()
+        except Exception:
+            pass  # a forked child, or an interpreter that is shutting down
 
     def put(self, handle: int, dtype: Any, shape: tuple, data: bytes) -> None:
         """Queue a small array with its data."""
@@ -157,24 +169,32 @@ class CommandStream(Queue):
         """Send what is queued, waiting while the window is full; False if the deadline came first."""
         self._check_usable()
         with self.lock:
-            self.gather()
-            while self.unsent:
+            self._gather()
+            while self.pending:
                 if not self._send_batch(deadline):
                     return False
         return True
 
+    def _gather(self) -> None:
+        """Queue what was freed: after the commands that used it, before whoever asks what memory is left."""
+        with self.lock:
+            while freed := self.freed[: limits.HANDLES]:
+                del self.freed[: len(freed)]  # what was added meanwhile comes after it
+                pending = self.pending
+                pending += ((_T_FREE, freed), None)
+
     def _send_batch(self, deadline: float | None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
-        count, body = self.peek(self._batch + 1, limits.BATCH)
-        if not count:  # handles freed meanwhile are no command yet
-            self.gather()
-            return True
+        pending = self.pending
+        # A slice is atomic under the interpreter's lock: what is queued meanwhile comes after it.
+        taken = pending[: 2 * limits.BATCH]
+        body = codec.pack([self._batch + 1, taken[::2]])
         if not self._await_room(len(body), deadline):
             return False
         with shield:
-            places = self.drop(count)
+            del pending[: len(taken)]
             self._inline = 0
-            self._post([body], places)
+            self._post([body], taken[1::2])
         return True
 
     def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:
@@ -186,7 +206,7 @@ class CommandStream(Queue):
             self._move_on(lambda: connection.session.can_send(nbytes))
         return True
 
-    def _post(self, frames: list, places: Any) -> None:
+    def _post(self, frames: list, places: list) -> None:
         self._batch += 1
         sent = self._sent_places
         sent[self._batch] = places
@@ -206,8 +226,7 @@ class CommandStream(Queue):
     def tick(self) -> bool:
         """The ticker's look: send a batch that has stopped growing, move the link on. Whether
         something is left to send. Never waits."""
-        self.armed = False  # whoever queues something from here on says so
-        batch, count = self._batch, self.unsent
+        batch, count = self._batch, len(self.pending) + len(self.freed)
         if count:
             if batch != self._seen[0]:  # full batches are leaving: their sender must not wait for us
                 self._seen = (batch, count, 0)
@@ -219,7 +238,7 @@ class CommandStream(Queue):
         self.connection.pump()
         if self.connection.down_since is not None:
             self.look_after()
-        return bool(self.unsent)
+        return bool(self.pending or self.freed)
 
     def _flush_if_possible(self) -> None:
         if self.lock.acquire(blocking=False):  # else somebody is sending already
@@ -262,9 +281,10 @@ class CommandStream(Queue):
 
     def _queue(self, command: tuple) -> None:
         """Queue a command that waits by itself."""
-        with self.lock:
-            self.gather()
-            self.add(command, failures.place_of(sys._getframe(1)))
+        if self.freed:
+            self._gather()
+        pending = self.pending
+        pending += (command, failures.place_of(sys._getframe(1)))
 
     def _raise_unseen(self, wanted: Callable[[failures.Failure], bool]) -> None:
         """Raise the oldest wanted error of a command that nobody waited for."""
@@ -390,9 +410,8 @@ class CommandStream(Queue):
         """Queue and send the last commands, without waiting for their answers."""
         if self._goodbye is None and not self.closed and self.connection.failure is None:
             self._goodbye = _next_reply()
-            self.gather()
-            self.add(ops.Sync.encode(self._goodbye), None)
-            self.add(ops.Bye.encode(), None)
+            self._gather()
+            self.pending += (ops.Sync.encode(self._goodbye), None, ops.Bye.encode(), None)
             self.flush(deadline=time.monotonic() + CLOSE)
 
     def close(self, timeout: float = CLOSE) -> None:
@@ -428,7 +447,7 @@ class CommandStream(Queue):
 
     def _check_usable(self) -> None:
         if forked():
-            raise ForkError(FORKED)
+            raise ForkError(_FORKED)
         if self.closed:
             raise SessionLost(f"the session with {self.name} is closed")
 
@@ -437,6 +456,10 @@ def _address(data: memoryview) -> int:
     return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
 
 
+_FORKED = (
+    "this process was forked from one that uses remote devices; sessions do not survive fork. "
+    "Use multiprocessing's 'spawn' start method, or import cupy only in the child."
+)
 _home = os.getpid()
 
 
@@ -445,9 +468,16 @@ def forked() -> bool:
     return os.getpid() != _home
 
 
+class _Refusing(list):
+    """The queue of a forked child: taking a command would be a promise nobody keeps."""
+
+    def __iadd__(self, _: Any) -> Any:  # type: ignore[misc]
+        raise ForkError(_FORKED)
+
+
 def _after_fork() -> None:
     for stream in list(_streams):
-        stream.refuse()
+        stream.pending, stream.freed = _Refusing(), deque(maxlen=0)
 
 
 if hasattr(os, "register_at_fork"):

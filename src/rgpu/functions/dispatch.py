@@ -14,7 +14,6 @@ import numpy as np
 
 from rgpu.client import pool, predict
 from rgpu.client.meta import Meta
-from rgpu.client.quick import note
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.errors import PerformanceWarning
@@ -26,7 +25,6 @@ _SCALARS = (bool, int, float, complex, np.generic)
 
 #: set by ``rgpu._ndarray``: the class of results, and how another device's array is brought here
 ndarray: Any = Remote
-WIDE = "wide"  # an integer in a signature, see ``signature``
 plain: set = {float, int, bool, complex}  # operands that leave a result's class alone
 to_device: Any = None
 like: Any = None  # a device array for an object that stands for one
@@ -83,16 +81,12 @@ def warn_peer(array: Remote, stream: Any) -> None:
     )
 
 
-def signature(x: Any, other: Any) -> Any:
-    """What of a layout or scalar decides the result, None for what ``operators`` do not handle. An integer that
-    every dtype holds is one for all, and for floating point any that fits 32 bits."""
+def signature(x: Any) -> Any:
+    """What of a layout or scalar decides the result, None for what ``operators`` do not handle."""
     kind = type(x)
     if kind is Meta:
         return x
-    if kind is not int or 0 <= x <= 127:
-        return kind if kind is float or kind is int else None
-    floating = type(other) is Meta and other.dtype.kind in "fc" and other.dtype.itemsize >= 4
-    return WIDE if floating and -(2**31) <= x < 2**31 else None
+    return kind if kind is float or (kind is int and 0 <= x <= 127) else None
 
 
 def remember(function: Function, operands: Any, meta: Any) -> None:
@@ -114,9 +108,7 @@ def unary(function: Function, a: Remote) -> Any:
         meta = predict.elementwise(function.name, (a._meta,))
         remember(function, a._meta, meta)
     handle = next_handle()
-    command = (_T_UNARY, function.id, handle, a._handle)
-    stream.submit_predicted(command, (handle,), (meta,))
-    note(stream, command, handle)
+    stream.submit_predicted((_T_UNARY, function.id, handle, a._handle), (handle,), (meta,))
     return new(meta, stream, handle) if type(a) in plain else adopt(meta, stream, handle, (a,))
 
 
@@ -148,13 +140,9 @@ def binary(function: Function, a: Any, b: Any) -> Any:
         return call_predicted("ufunc.call", meta, None, function.name, a, b, (), {})
     if meta.nbytes > stream.device.memory_total:
         pool.refuse(meta.nbytes, stream.device)
-    signed = signature(left, right), signature(right, left)
-    remember(function, signed, meta)
+    remember(function, (signature(left), signature(right)), meta)
     handle = next_handle()
-    command = (_T_BINARY, function.id, handle, wire_a, wire_b)
-    stream.submit_predicted(command, (handle,), (meta,))
-    if None not in signed:
-        note(stream, command, handle)
+    stream.submit_predicted((_T_BINARY, function.id, handle, wire_a, wire_b), (handle,), (meta,))
     if type(a) in plain and type(b) in plain:
         return new(meta, stream, handle)
     return adopt(meta, stream, handle, (a, b))
@@ -181,12 +169,8 @@ def inplace(function: Function, a: Remote, b: Any) -> Any:
     else:
         right, wire_b = b, operand(b)
     predict.inplace(function.name, a._meta, right)
-    signed = signature(right, a._meta)
-    remember(function, (a._meta, signed, "in place"), a._meta)
-    command = (_T_INPLACE, function.id, a._handle, wire_b)
-    stream.submit(command)
-    if signed is not None:
-        note(stream, command)
+    remember(function, (a._meta, signature(right), "in place"), a._meta)
+    stream.submit((_T_INPLACE, function.id, a._handle, wire_b))
     return a
 
 
@@ -267,11 +251,6 @@ _EXACT = frozenset((int, bool, str, type(None)))
 _calls: dict[Any, tuple[int, Meta]] = {}  # signature of ``_quick`` -> number of the function, result's layout
 
 
-def _whole(x: tuple) -> bool:
-    """Whether a tuple has only integers that travel as they are, as axes are given."""
-    return all(type(n) is int and -(2**63) <= n < 2**63 for n in x)
-
-
 def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list, dict] | None:
     """(signature, wire form, wire form of the keywords) of a call with arrays of this device and simple
     values only, else None. What ``_Arguments`` would make, in a quarter of its time."""
@@ -285,27 +264,14 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
         elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
             key += (kind, x)
             wire.append(x)
-        elif kind is float:  # whose value never decides a layout
-            key.append(float)
-            wire.append(x)
-        elif kind is tuple and _whole(x):
-            key += (tuple, x)
-            wire.append((values.TUPLE, *x))
         else:
             return None
-    named = kwargs
     for word, x in kwargs.items():
         kind = type(x)
-        if kind is float:
-            key += (word, float)
-        elif kind is tuple and _whole(x):
-            key += (word, tuple, x)
-            named = named | {word: (values.TUPLE, *x)}
-        elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
-            key += (word, kind, x)
-        else:
+        if kind not in _EXACT or (kind is int and not -(2**63) <= x < 2**63):
             return None
-    return tuple(key), wire, named
+        key += (word, kind, x)
+    return tuple(key), wire, kwargs
 
 
 def call(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -318,9 +284,7 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
         return _call(name, quick[0], args, kwargs)
     fn, meta = found
     handle = next_handle()
-    command = (_T_CALL, fn, (handle,), quick[1], quick[2])
-    stream.submit_predicted(command, (handle,), (meta,))
-    note(stream, command, handle)
+    stream.submit_predicted((_T_CALL, fn, (handle,), quick[1], quick[2]), (handle,), (meta,))
     return new(meta, stream, handle)
 
 

@@ -1,32 +1,82 @@
 """Links: replaceable connections that carry multipart messages between one client and one worker.
 
-Chosen by URI scheme: ``tcp://host:port`` and ``ipc://path`` (ZeroMQ), ``inproc://name`` (one process).
-A link may break, come back and lose what was under way; it never reorders. What must arrive is the
-session's business, not the link's.
+Chosen by URI scheme: ``shm://`` (shared memory of one machine), ``ucx://`` (RDMA), ``tcp://``, ``zmq://`` and
+``ipc://`` (ZeroMQ), ``inproc://`` (one process), and what an entry point of the group ``rgpu.links`` adds: a
+module with this one's ``connect`` and ``listen``. A link may break, come back and lose what was under way; it
+never reorders. What must arrive is the session's business, not the link's.
 """
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Any
 
 from rgpu.errors import ConfigError
 from rgpu.link.base import Link, Listener
 
-__all__ = ["Link", "Listener", "connect", "listen"]
+__all__ = ["KINDS", "Link", "Listener", "connect", "listen", "possible"]
+
+KINDS = ("shm", "ucx", "tcp", "zmq")  # the best first
+_MODULES = {"shm": "shm", "ucx": "ucx", "tcp": "tcp", "zmq": "zmq", "ipc": "zmq", "inproc": "inproc"}
+_STREAMS = ("shm", "ucx", "tcp")  # links of these kinds stand in for each other (``link.ends``)
 
 
-def connect(uri: str, identity: bytes) -> Link:
-    """The client's end. Returns at once; the link is usable after its first "up" event."""
-    return _scheme(uri).connect(uri, identity)
+def connect(uris: str | Sequence[str], identity: bytes, only: str = "auto") -> Link:
+    """The client's end: the best of the places that a worker listens at ("auto"), or of those whose scheme
+    is ``only``. Returns at once; the link is usable after its first "up" event."""
+    offered = [uris] if isinstance(uris, str) else list(uris)
+    wanted = [uri for uri in offered if only in ("auto", _scheme(uri))]
+    if not wanted:
+        there = ", ".join(sorted({_scheme(uri) for uri in offered})) or "none"
+        raise ConfigError(f"RGPU_LINK={only} is not possible: the server offers {there}")
+    wanted.sort(key=lambda uri: KINDS.index(_scheme(uri)) if _scheme(uri) in KINDS else len(KINDS))
+    places = []
+    for uri in wanted:
+        if _scheme(uri) not in _STREAMS:
+            return _module(uri).connect(uri, identity) if not places else _dial(places, identity)
+        try:
+            places.append(_module(uri).place(uri))
+        except ConfigError as error:  # this machine cannot have such links: the next best one, then
+            if uri == wanted[-1] and not places:
+                forced = f"RGPU_LINK={only} is not possible: " if only != "auto" else ""
+                raise ConfigError(f"{forced}{error}") from None
+    return _dial(places, identity)
 
 
-def listen(uri: str) -> Listener:
-    """The worker's end. ``tcp://host:0`` takes a free port: see the listener's ``uri``."""
-    return _scheme(uri).listen(uri)
+def _dial(places: list, identity: bytes) -> Link:
+    from rgpu.link.ends import DialledLink
+
+    return DialledLink(identity, places)
 
 
-def _scheme(uri: str):
-    scheme = uri.partition("://")[0]
-    if scheme in ("tcp", "ipc"):
-        from rgpu.link import zmq as module
-    elif scheme == "inproc":
-        from rgpu.link import inproc as module
-    else:
-        raise ConfigError(f"no link for {uri!r}: expected tcp://host:port, ipc://path or inproc://name")
-    return module
+def possible(kind: str) -> bool:
+    """Whether a server on this machine can offer such links, and a client could want them."""
+    module = importlib.import_module(f"rgpu.link.{_MODULES[kind]}") if kind in ("shm", "ucx") else None
+    return module is None or not module.missing()
+
+
+def listen(*uris: str) -> Listener:
+    """The worker's end. ``tcp://host:0`` takes a free port: see the listener's ``uris``."""
+    listener = _module(uris[0]).listen(uris[0])
+    for uri in uris[1:]:
+        try:
+            listener = listener.join(_module(uri).listen(uri))
+        except BaseException:
+            listener.close()
+            raise
+    return listener
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition("://")[0]
+
+
+def _module(uri: str) -> Any:
+    scheme = _scheme(uri)
+    if scheme in _MODULES:
+        return importlib.import_module(f"rgpu.link.{_MODULES[scheme]}")
+    for found in entry_points(group="rgpu.links", name=scheme):
+        return found.load()
+    raise ConfigError(f"no link for {uri!r}: expected tcp://host:port, shm://, ucx://, zmq:// or ipc://path")

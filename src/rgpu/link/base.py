@@ -11,6 +11,7 @@ Frame = bytes | memoryview
 Sink = Callable[[list], memoryview | None]  # frames so far -> where the next one goes, or None
 
 COPY_BELOW = 64 << 10  # a frame of this size or more is sent without a copy
+PLACED = 16 << 10  # a frame of this size or more is received where the sink says
 
 
 class Link(ABC):
@@ -18,6 +19,8 @@ class Link(ABC):
     takes nothing, has nothing, and ends every wait at once."""
 
     uri: str
+    kind: str = ""  # what carries it, as users name it: tcp, shm, ucx, zmq
+    holding: bool = False  # whether memory of large frames that were taken may still be read
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -28,7 +31,8 @@ class Link(ABC):
 
     @abstractmethod
     def recv(self, sink: Sink | None = None) -> list[Frame] | None:
-        """The next message, or None. ``sink`` is asked before each frame but the first."""
+        """The next message, or None. ``sink`` is asked before each frame of PLACED bytes or more but the
+        first, and may be asked before others; its memory may be written to until the frame is whole."""
 
     @abstractmethod
     def wait(self, timeout: float, unless: Callable[[], bool] | None = None) -> bool:
@@ -56,9 +60,13 @@ class Link(ABC):
 
 
 class Listener(ABC):
-    """Where one client will connect. ``uri`` is what it has to be told."""
+    """Where one client will connect. ``uri`` is what it has to be told (``uris``: any of them)."""
 
     uri: str
+
+    @property
+    def uris(self) -> list[str]:
+        return [self.uri]
 
     @abstractmethod
     def accept(self, identity: bytes | None = None) -> Link:

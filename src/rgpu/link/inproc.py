@@ -20,6 +20,8 @@ _places_lock = threading.Lock()
 class InprocLink(Link):
     """One end. Both ends share one lock, which guards both queues."""
 
+    kind = "inproc"
+
     def __init__(self, uri: str, lock: threading.Lock) -> None:
         self.uri = uri
         self._changed = threading.Condition(lock)

@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import os
 import selectors
-import socket
 import struct
 import threading
 import time
@@ -19,6 +18,7 @@ import zmq
 
 from rgpu.errors import ConfigError, ForkError, ProtocolError, ServerUnavailable
 from rgpu.link.base import COPY_BELOW, Link, Listener
+from rgpu.link.waker import Waker
 from rgpu.wire import limits
 
 OPTIONS = {  # every socket; milliseconds where it is a time
@@ -110,44 +110,15 @@ def _new_socket(kind: int, options: dict) -> zmq.Socket:
     return new
 
 
-class _Waker:
-    """Makes threads return from a select, on any platform. ``waiters`` is guarded by the link's lock."""
-
-    def __init__(self) -> None:
-        self.waiters = 0
-        self._rung = False
-        self._receiver, self._sender = socket.socketpair()
-        self._receiver.setblocking(False)
-
-    def fileno(self) -> int:
-        return self._receiver.fileno()
-
-    def ring(self) -> None:
-        if self.waiters and not self._rung:
-            self._rung = True
-            self._sender.send(b"!")
-
-    def leave(self) -> None:
-        """A waiter is gone; the bell rings until the last one is."""
-        self.waiters -= 1
-        if self._rung and not self.waiters:
-            self._rung = False
-            self._receiver.recv(16)
-
-    def close(self) -> None:
-        self._receiver.close()
-        self._sender.close()
-
-
 class ZmqLink(Link):
     """What both ends share: one socket, its monitor, one lock, and waiting without the lock."""
 
     def __init__(self, uri: str, new: zmq.Socket) -> None:
-        self.uri = uri
+        self.uri, self.kind = uri, uri.partition("://")[0]
         self._socket = new
         self._monitor = new.get_monitor_socket(_UP | _DOWN)
         self._lock = threading.Lock()
-        self._waker = _Waker()
+        self._waker = Waker()
         self._selector = selectors.DefaultSelector()
         for fd in (new.FD, self._monitor.FD, self._waker.fileno()):
             self._selector.register(fd, selectors.EVENT_READ)
@@ -322,7 +293,7 @@ class DealerLink(ZmqLink):
         new.setsockopt(zmq.ROUTING_ID, _routing_id(identity))
         super().__init__(uri, new)
         try:
-            new.connect(uri)
+            new.connect(_endpoint(uri))
         except zmq.ZMQError as error:
             self.abort()
             raise ConfigError(f"cannot connect to {uri!r}: {error}") from None
@@ -407,11 +378,11 @@ class ZmqListener(Listener):
         new = _new_socket(zmq.ROUTER, OPTIONS | ROUTER_OPTIONS)
         new.setsockopt(zmq.IPV6, "[" in uri)
         try:
-            new.bind(uri)
+            new.bind(_endpoint(uri))
         except zmq.ZMQError as error:
             new.close(0)
             raise ServerUnavailable(f"cannot listen at {uri!r}: {error}") from None
-        self.uri = new.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.uri = f"{uri.partition('://')[0]}://{new.getsockopt_string(zmq.LAST_ENDPOINT).partition('://')[2]}"
         self._socket: zmq.Socket | None = new
 
     def accept(self, identity: bytes | None = None) -> Link:
@@ -428,6 +399,11 @@ class ZmqListener(Listener):
 
 def _readable(sock: zmq.Socket) -> bool:
     return bool(sock.get(_EVENTS) & _POLLIN)  # type: ignore[operator]  # an int for this option
+
+
+def _endpoint(uri: str) -> str:
+    """ZeroMQ's own name of a place: its tcp is our zmq."""
+    return f"tcp{uri[3:]}" if uri.startswith("zmq:") else uri
 
 
 def _routing_id(identity: bytes) -> bytes:

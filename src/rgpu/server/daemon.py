@@ -77,6 +77,7 @@ class Daemon:
             self,
             bind=config.bind,
             ports=config.worker_ports,
+            links=config.links,
             spares={
                 kind: count if config.prestart is None else config.prestart for kind, count in kinds.items()
             },
@@ -239,7 +240,8 @@ class Daemon:
         return control.Granted.encode(
             session=lease.session,
             epoch=lease.epoch,
-            endpoint=worker.endpoint,
+            endpoints=worker.endpoints,
+            grace=self.config.grace,
             device=self._describe(device),
         )
 
@@ -310,6 +312,7 @@ class Daemon:
                 "pid": lease.client.pid,
                 "program": lease.client.program,
                 "worker_pid": worker.process.pid if (worker := self._pool.by_session(lease.session)) else 0,
+                "link": worker.link if worker else "",
                 "memory_used": lease.memory_used,
                 "utilization": round(100 * lease.busy),
                 "commands": lease.commands,
@@ -337,7 +340,7 @@ class Daemon:
         if worker.session:
             self._end(worker.session, worker.fate())
             return
-        if not worker.endpoint:
+        if not worker.endpoints:
             log.error("%r did not start: %s", worker, worker.fate())
         waiting = [w for w in self._waiting if w.device.kind == worker.kind]
         if waiting and self._pool.failures(worker.kind) >= START_ATTEMPTS:

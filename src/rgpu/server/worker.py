@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--backend", required=True, choices=BACKENDS)
     parser.add_argument("--bind", required=True)
     parser.add_argument("--ports", default="0-0")
+    parser.add_argument("--links", default="tcp")
     options = parser.parse_args(argv)
     logging.basicConfig(
         format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING
@@ -55,14 +56,15 @@ def main(argv: list[str] | None = None) -> int:
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
     try:
         first, _, last = options.ports.partition("-")
-        return run(channel, options.backend, options.bind, range(int(first), int(last) + 1))
+        ports = range(int(first), int(last) + 1)
+        return run(channel, options.backend, options.bind, ports, options.links.split(","))
     except Exception as error:
         log.exception("worker failed")
         tell(channel, Finished.encode(reason=f"{type(error).__name__}: {error}"[:200]))
         return 1
 
 
-def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
+def run(channel: socket.socket, kind: str, bind: str, ports: range, links: list[str]) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
     from rgpu.server import backend, executor, peer
@@ -70,8 +72,8 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
     from rgpu.session.session import Session
 
     importlib.import_module(BACKENDS[kind])
-    listener = listen_on_one(bind, ports)
-    tell(channel, Ready.encode(endpoint=listener.uri))
+    listener = listen_at(bind, ports, links)
+    tell(channel, Ready.encode(endpoints=listener.uris))
     data = channel.recv(MESSAGE_BYTES)
     grant = Control.decode(unpack(data)) if data else None
     if not isinstance(grant, Grant.Record):  # stopped before anybody came, or the daemon is gone
@@ -83,7 +85,7 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
     connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
     with Guard(channel, connection, grant.grace) as guard:
         device_backend = backend.load(kind, device, grant.memory_limit)
-        peers = peer.Peers(device_backend, lambda: listen_on_one(bind, ports), bind)
+        peers = peer.Peers(device_backend, lambda: listen_at(bind, ports, ["tcp"]), bind)
         service = executor.Service(connection, device_backend, peers)
         guard.telemetry = service.telemetry
         reason = service.run()
@@ -93,13 +95,14 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range) -> int:
     return 0
 
 
-def listen_on_one(bind: str, ports: range) -> Any:
-    """A listener on the first port of ``ports`` that is free (0: any)."""
-    from rgpu.link import listen
+def listen_at(bind: str, ports: range, links: list[str]) -> Any:
+    """A listener for these kinds of links, on the first port of ``ports`` that is free (0: any)."""
+    from rgpu.link import listen, possible
 
     for port in ports:
+        address = str(Address(bind, port))
         try:
-            return listen(Address(bind, port).uri)
+            return listen(*[f"{kind}://{address}" for kind in links if possible(kind)])
         except ServerUnavailable:
             if port == ports[-1]:
                 raise
@@ -151,7 +154,7 @@ class Guard(threading.Thread):
     def _tell(self) -> None:
         if self.telemetry is not None and time.monotonic() - self._told >= TELL_SECONDS:
             self._told = time.monotonic()
-            tell(self._channel, Telemetry.encode(**self.telemetry()))
+            tell(self._channel, Telemetry.encode(**self.telemetry(), link=self._connection.link.kind))
 
     def _heard(self) -> Exception | None:
         """What the daemon says, waiting a little for it."""

@@ -38,14 +38,15 @@ class Worker:
 
     def __init__(self, kind: str, process: subprocess.Popen, channel: socket.socket) -> None:
         self.kind, self.process, self.channel = kind, process, channel
-        self.endpoint = ""  # empty until it is ready
+        self.endpoints: list[str] = []  # empty until it is ready
+        self.link = ""  # what carries its session: tcp, shm, ...
         self.session: bytes | None = None
         self.reason = ""  # why it said it ends
         self.kill_at: float | None = None
 
     def __repr__(self) -> str:
         what = (
-            f"session {self.session.hex()[:8]}" if self.session else "ready" if self.endpoint else "starting"
+            f"session {self.session.hex()[:8]}" if self.session else "ready" if self.endpoints else "starting"
         )
         return f"worker {self.process.pid} ({self.kind}, {what})"
 
@@ -94,6 +95,7 @@ class WorkerPool:
         *,
         bind: str,
         ports: tuple[int, int] | None = None,
+        links: tuple[str, ...] = ("tcp",),
         spares: dict[str, int],
         threads: int,
         command: tuple[str, ...] = WORKER_COMMAND,
@@ -101,7 +103,8 @@ class WorkerPool:
     ) -> None:
         self._watcher, self._events, self._clock = watcher, events, clock
         self._spares, self._command = spares, command
-        self._listen = ["--bind", bind, *(["--ports", "{}-{}".format(*ports)] if ports else [])]
+        self._listen = ["--bind", bind, "--links", ",".join(links)]
+        self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)
         self._workers: list[Worker] = []
         self._leaving: list[Worker] = []  # the channel has ended, the process not yet
@@ -111,13 +114,13 @@ class WorkerPool:
 
     def take(self, kind: str) -> Worker | None:
         """A ready worker that is nobody's, or None."""
-        worker = next((w for w in self._workers if w.kind == kind and w.endpoint and not self._busy(w)), None)
+        worker = next((w for w in self._workers if w.kind == kind and w.endpoints and not self._busy(w)), None)
         if worker:
             self._start_at[kind] = max(self._start_at[kind], self._clock() + REPLENISH_SECONDS)
         return worker
 
     def starting(self, kind: str) -> int:
-        return sum(w.kind == kind and not w.endpoint for w in self._workers)
+        return sum(w.kind == kind and not w.endpoints for w in self._workers)
 
     def failures(self, kind: str) -> int:
         """Starts of this kind that failed in a row."""
@@ -232,11 +235,12 @@ class WorkerPool:
             worker.process.kill()
             return
         if isinstance(message, Telemetry.Record):
+            worker.link = message.link
             self._events.worker_told(worker, message.memory_used, message.busy, message.commands)
         elif isinstance(message, Finished.Record):
             worker.reason = message.reason
-        elif isinstance(message, Ready.Record) and not worker.endpoint:
-            worker.endpoint = message.endpoint
+        elif isinstance(message, Ready.Record) and not worker.endpoints:
+            worker.endpoints = message.endpoints
             self._failures[worker.kind] = 0
             self._events.worker_ready(worker)
 
@@ -246,7 +250,7 @@ class WorkerPool:
                 worker.process.kill()
             return
         self._leaving.remove(worker)
-        if not worker.endpoint:
+        if not worker.endpoints:
             self._start_failed(worker.kind)
         self._events.worker_gone(worker)
 

@@ -11,6 +11,7 @@ from rgpu.wire.declare import NUMBER, PLAIN, U16, U32, U64, Blob, ListOf, Messag
 
 DEVICES = 1024  # devices of one server, and any bound derived from it
 SESSION = Blob(16)
+ENDPOINTS = ListOf(Text(1024), 16)
 ANY_DEVICE = U16.bounds[1]  # "let the server choose"
 
 REFUSALS = ("protocol", "version", "no-device", "full", "starting", "stopping", "failed", "no-session", "not-yours")
@@ -80,11 +81,13 @@ class Welcome(Control, tag=20):
 
 
 class Granted(Control, tag=21):
-    """The answer to ``Attach``: where the worker of this session listens."""
+    """The answer to ``Attach``: where the worker of this session listens (any of the places will do), and
+    for how many seconds it waits for a client that is gone."""
 
     session: SESSION
     epoch: U32
-    endpoint: Text()
+    endpoints: ENDPOINTS
+    grace: NUMBER
     device: PLAIN
 
 
@@ -137,7 +140,7 @@ class Stop(Control, tag=41):
 class Ready(Control, tag=50):
     """Warm and listening; may be granted."""
 
-    endpoint: Text()
+    endpoints: ENDPOINTS
 
 
 class Telemetry(Control, tag=51):
@@ -146,6 +149,7 @@ class Telemetry(Control, tag=51):
     memory_used: U64
     busy: NUMBER
     commands: U64
+    link: Text()
 
 
 class Finished(Control, tag=52):

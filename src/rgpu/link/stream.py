@@ -1,0 +1,322 @@
+"""Links over a connection of bytes: TCP sockets of our own, and what else offers a ``Pipe``.
+
+The link's life is here: dialling and dialling again, greeting, noticing the end, waiting. Whoever
+calls ``wait``, ``recv``, ``events`` or ``send`` moves it on, which saves the hand-overs
+between threads that make up most of a ZeroMQ round trip (docs/adr/0006). No lock is held while waiting.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import selectors
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+from rgpu.errors import ForkError
+from rgpu.link.base import COPY_BELOW, Link
+from rgpu.link.framing import Reader, Writer
+from rgpu.link.waker import Waker
+
+SILENCE = 1.5  # seconds without an answer after which the other end is gone
+ASK = 0.5  # seconds without a word after which it is asked whether it is there
+LINGER = 1.0  # seconds that closing may spend on what is not sent
+LOOK = 0.02  # seconds between looks of one who never waits
+PUSH = 0.002  # seconds between looks at what nobody else sends
+
+_links: weakref.WeakSet[StreamLink] = weakref.WeakSet()
+
+
+class StreamLink(Link):
+    """What both ends share. ``_pipe`` is there while the link is up."""
+
+    def __init__(self, uri: str, kind: str) -> None:
+        self.uri, self.kind = uri, kind
+        self._lock = threading.RLock()
+        self._waker = Waker()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._waker, selectors.EVENT_READ)
+        self._pipe: Any = None
+        self._reader: Any = None
+        self._writer: Any = None
+        self._watched = 0  # what the pipe's descriptor is watched for
+        self._events: deque[str] = deque()
+        self._look_at = 0.0  # when ``events`` looks for the end of the connection, and for another one
+        self._closed = False
+        self._pid = os.getpid()
+        _links.add(self)
+
+    # Connections
+
+    def _adopt(self, pipe: Any) -> None:
+        self._drop()
+        self._pipe, self._reader, self._writer = pipe, Reader(pipe), Writer(pipe)
+        self._watched = selectors.EVENT_READ
+        self._selector.register(pipe, self._watched)
+        self._events.append("up")
+
+    def _drop(self, linger: float = 0.0) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            self._reader = self._writer = None
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(pipe)
+            pipe.close(linger)
+            self._events.append("down")
+
+    def _tend(self, now: float) -> float:
+        """Whatever there is to do about connections; the seconds until there may be more."""
+        raise NotImplementedError
+
+    def _give_sign(self) -> None:
+        """The other end wants to know whether we are here, or has said that it is."""
+        self._reader.signs = 0
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkError("this process was forked from one that uses rgpu; use the 'spawn' start method")
+
+    # Messages
+
+    def send(self, frames, copy_below=COPY_BELOW) -> bool:
+        with self._lock:
+            self._check()
+            if self._pipe is None:
+                return False
+            try:
+                if not self._writer.write(frames, copy_below):
+                    return False
+            except ConnectionError:
+                self._drop()
+                return False
+            self.sent_bytes += sum(map(len, frames))
+            if self._writer.backlog:
+                if self._waker.waiters:
+                    self._waker.ring()  # a waiter has to watch for room, too
+                _pusher.add(self)
+            elif self._pipe.busy():
+                _pusher.add(self)
+            return True
+
+    def push(self) -> bool:
+        """Move the backlog on; whether there still is one."""
+        with self._lock:
+            try:
+                return self._pipe is not None and (not self._writer.push() or self._pipe.busy())
+            except ConnectionError:
+                self._drop()
+                return False
+
+    @property
+    def holding(self) -> bool:  # type: ignore[override]
+        writer = self._writer
+        return writer is not None and bool(writer.backlog)
+
+    def recv(self, sink=None):
+        with self._lock:
+            self._check()
+            if self._pipe is None:
+                self._tend(time.monotonic())
+            if self._pipe is None:
+                return None
+            try:
+                if self._writer.backlog:
+                    self._writer.push()
+                frames = self._reader.read(sink)
+                if self._reader.signs:
+                    self._give_sign()
+            except ConnectionError:
+                self._drop()
+                return None
+            if frames is not None:
+                self.received_bytes += sum(map(len, frames))
+            return frames
+
+    def events(self) -> list[str]:
+        now = time.monotonic()
+        if not self._events and self._pipe is not None and now < self._look_at:
+            return []
+        with self._lock:
+            self._check()
+            if self._closed:
+                return []
+            self._look_at = now + LOOK
+            self._look()
+            self._tend(now)
+            seen = list(self._events)
+            self._events.clear()
+            return seen
+
+    def _look(self) -> None:
+        """Notice the end of a connection that nobody reads from now."""
+        if self._pipe is not None:
+            try:
+                self._pipe.awake()
+                self._reader.fill()
+            except ConnectionError:
+                self._drop()
+
+    # Waiting
+
+    def wait(self, timeout, unless=None) -> bool:
+        if timeout <= 0:
+            with self._lock:
+                return self._ready()
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            self._check()
+            if self._closed:
+                return True
+            self._waker.waiters += 1
+        try:
+            if unless is not None and unless():
+                return True
+            while True:
+                with self._lock:
+                    if self._ready():
+                        return True
+                    now = time.monotonic()
+                    left = min(deadline - now, self._tend(now))
+                    if self._events:
+                        return True
+                    self._watch()
+                if deadline <= now:
+                    return False
+                if self._may_sleep() and self._slept(max(left, 0.0)):
+                    return True
+        finally:
+            with self._lock:
+                self._waker.leave()
+                if self._closed and not self._waker.waiters:
+                    self._release()
+
+    def _may_sleep(self) -> bool:
+        with self._lock:
+            pipe = self._pipe
+            return pipe is None or pipe.before_sleep(bool(self._writer.backlog))
+
+    def _slept(self, seconds: float) -> bool:
+        """Sleep once; whether the wait is over."""
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._waker:
+                return True
+            with self._lock:
+                if key.fileobj is self._pipe:
+                    self._pipe.awake()
+        return False
+
+    def _watch(self) -> None:
+        """Watch for room as long as there is a backlog."""
+        if self._pipe is not None and self._pipe.tells_room:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._writer.backlog else 0)
+            if wanted != self._watched:
+                self._watched = wanted
+                self._selector.modify(self._pipe, wanted)
+
+    def _ready(self) -> bool:
+        if self._closed or self._events:
+            return True
+        if self._pipe is None:
+            return False
+        try:
+            if self._writer.backlog and self._writer.push():
+                return True  # there is room again
+            return self._reader.fresh or self._reader.fill()
+        except ConnectionError:
+            self._drop()
+            return True
+
+    def wake(self) -> None:
+        with self._lock:
+            self._waker.ring()
+
+    # Ending
+
+    def close(self) -> None:
+        self._end(LINGER)
+
+    def abort(self) -> None:
+        self._end(0.0)
+
+    def _end(self, linger: float) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            _links.discard(self)
+            if linger and self._pipe is not None and self._writer.backlog:
+                self._flush(time.monotonic() + linger)
+            self._drop(linger)
+            self._events.clear()
+            self._hang_up()
+            self._waker.ring()
+            if not self._waker.waiters:
+                self._release()
+
+    def _flush(self, deadline: float) -> None:
+        """Spend what is left of the time on the backlog."""
+        with contextlib.suppress(ConnectionError):
+            while not self._writer.push() and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    def _hang_up(self) -> None:
+        """Let go of what is not a connection yet."""
+
+    def _release(self) -> None:
+        self._selector.close()
+        self._waker.close()
+
+
+class _Pusher:
+    """A thread that moves backlogs on while nobody else does: their owners may be busy for minutes."""
+
+    def __init__(self) -> None:
+        self._busy: set[StreamLink] = set()
+        self._event = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, link: StreamLink) -> None:
+        self._busy.add(link)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rgpu-push", daemon=True)
+            self._thread.start()
+        self._event.set()
+
+    def _run(self) -> None:
+        while self._event.wait():
+            self._event.clear()
+            while self._busy:
+                time.sleep(PUSH)
+                for link in list(self._busy):
+                    self._busy.discard(link)  # before the look: who adds it from here on is not forgotten
+                    if link.push():
+                        self._busy.add(link)
+
+
+_pusher = _Pusher()
+
+
+# ---- the end of the process, and forks -----------------------------------------------------------
+
+
+def _at_exit() -> None:
+    for link in list(_links):
+        link.abort()
+
+
+def _after_fork() -> None:
+    global _pusher
+    _pusher = _Pusher()
+    for link in list(_links):
+        link._lock = threading.RLock()
+        link._closed = True  # nothing of the parent's connection is touched from here
+    _links.clear()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
