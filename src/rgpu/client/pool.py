@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import rgpu.link.zmq  # noqa: F401 - its exit handler drops the links: it must be registered before ours
+import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
+import rgpu.link.zmq  # noqa: F401
 from rgpu import config, link
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
