@@ -126,7 +126,8 @@ except errors.PredictionError as error:
 
 
 def test_an_error_nobody_saw_is_told_at_exit(servers):
-    done = program(BROKEN + "x = broken()", servers[0])
+    # the worker is at work before, so that the second that closing waits is for the answer alone
+    done = program(BROKEN + "cp.ones(1).get(); x = broken()", servers[0])
     (line,) = done.stderr.splitlines()
     assert line.startswith("rgpu: an error was never seen by the program: ValueError")
     assert ":7" in line
