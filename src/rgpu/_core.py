@@ -25,6 +25,22 @@ except ImportError:
 
 Buffer = Any  # whatever memoryview() takes
 
+_forced = os.environ.get("RGPU_PURE", "") not in ("", "0")
+
+
+def _extension(name: str) -> Any:
+    """A C-API module of the package, None where it was not built or is not wanted."""
+    try:
+        return None if _forced else importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+#: what arrays and queues of commands are made of (its twin: ``client.queue`` and ``client.remote``)
+issue: Any = _extension("rgpu._rgpu_issue")
+#: a session's table and the loop over its commands (their twins: ``server.table`` and ``server.executor``)
+execute: Any = _extension("rgpu._rgpu_execute")
+
 MMAP_THRESHOLD = 1 << 30  # blocks up to this size come from the heap, whose pages are already there
 TRIM_THRESHOLD = 1 << 30  # so much free memory at the heap's end is kept
 
@@ -184,7 +200,6 @@ def _region(array: np.ndarray, unit: int) -> tuple:
     return address, array.ndim, array.shape, array.strides, array.dtype.itemsize, unit
 
 
-_forced = os.environ.get("RGPU_PURE", "") not in ("", "0")
 AVAILABLE: tuple[type, ...] = (PURE,) if _rgpu_core is None else (COMPILED, PURE)
 IMPLEMENTATION: Any = PURE if _forced else AVAILABLE[0]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections import deque
 from typing import Any
 
 import numpy as np
 
 from rgpu.client import meta as layouts
 from rgpu.client import peer, pool, predict
-from rgpu.client.remote import Remote
+from rgpu.client.quick import quick
+from rgpu.client.remote import FIELDS, Remote
 from rgpu.functions import creation, dispatch, indexing, mutate, operators, views
 from rgpu.functions.flags import Flags
 from rgpu.functions.printing import shown
@@ -31,7 +31,7 @@ _IMPLICIT = (
 class ndarray(Remote):  # noqa: N801 - CuPy's name
     """A multi-dimensional array on a remote device (constructor as CuPy's: shape, dtype, memptr, strides, order)."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ()
     __module__ = "cupy"
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
@@ -77,13 +77,13 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def _become(self, view: Remote) -> None:
         """Take the identity of a view of oneself, for setters that change the layout in place."""
         keep = object.__new__(ndarray)
-        for slot in Remote.__slots__:
-            setattr(keep, slot, getattr(self, slot))
-        for slot in Remote.__slots__:
-            setattr(self, slot, getattr(view, slot))
+        for field in FIELDS:
+            setattr(keep, field, getattr(self, field))
+        for field in FIELDS:
+            setattr(self, field, getattr(view, field))
         if self._root is view._root and self._root is self:
             self._root = keep
-        view._stream = _NoStream  # its handle lives on in self
+        view._handle = 0  # it lives on in self
         if keep._root is not None:
             self._root = keep._root
 
@@ -112,8 +112,9 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         return memory.pointer_of(self)
 
     @property
+    @quick(anywhere=True)
     def T(self) -> Any:  # noqa: N802
-        return self.transpose() if self._meta.ndim > 1 else self
+        return views.apply(np.ndarray.transpose, self) if self._meta.ndim > 1 else self
 
     @property
     def mT(self) -> Any:  # noqa: N802
@@ -287,12 +288,10 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
     # ---- views and copies -----------------------------------------------------------------------
 
-    def __getitem__(self, index: Any) -> Any:
-        return indexing.getitem(self, index)
-
     def __setitem__(self, index: Any, value: Any) -> None:
         indexing.setitem(self, index, value)
 
+    @quick(anywhere=True)
     def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
         if isinstance(copy, str):
             raise ValueError("strings are not allowed for 'copy' keyword. Use True/False/None instead.")
@@ -313,6 +312,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         flat = views.ravel(self, order)
         return views.copy(flat, "C", cls=ndarray) if views.same_memory(self, flat) else flat
 
+    @quick(anywhere=True)
     def transpose(self, *axes: Any) -> Any:
         return views.apply(np.ndarray.transpose, self, *axes)
 
@@ -444,8 +444,10 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         dispatch.run_internal("ndarray.byteswap", target)
         return target
 
+    @quick()
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         return dispatch.call("max", self, **operators.options(axis=axis, out=out, keepdims=keepdims))
+
 
     @property
     def __cuda_array_interface__(self) -> dict:
@@ -500,10 +502,6 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
 
 _TYPE = type  # ``view`` has a parameter of this name
-
-
-class _NoStream:
-    pending, freed = (), deque(maxlen=0)  # what is added to them is forgotten
 
 
 def _strided(meta: Any, strides: Any) -> Any:

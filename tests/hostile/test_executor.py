@@ -1,6 +1,7 @@
 """The executor against what no client sends: only ProtocolError or an answered error, in bounded time."""
 
 import contextlib
+import os
 import resource
 import time
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from rgpu.errors import ProtocolError
 from rgpu.server.backend_cpu import CpuBackend
-from rgpu.server.executor import Executor, Goodbye
+from rgpu.server.executor import Executor, Goodbye, NoLoop
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import BY_NAME
 from tests.support import strategies
@@ -33,9 +34,11 @@ def bounded_memory():
 class Bench:
     """An executor with a few arrays under the handles 1 to 6, and what it answered."""
 
-    def __init__(self):
+    def __init__(self, compiled=True):
         self.answers = []
         self.executor = Executor(CpuBackend(memory_limit=LIMIT), self.answers.append)
+        if not compiled:
+            self.executor._loop = NoLoop()
         self.run(
             ops.Put.encode(1, "<f8", [3, 4], np.arange(12.0).tobytes()),
             ops.Put.encode(2, "<i4", [5], np.arange(5, dtype="i4").tobytes()),
@@ -47,6 +50,14 @@ class Bench:
 
     def run(self, *commands, payload=()):
         self.executor.run([codec.pack([1, list(commands)]), *payload])
+
+    def state(self):
+        """What the session holds: arrays by their layout (some functions draw random numbers), else the class."""
+        entries = sorted(self.executor.table.entries.items())
+        return self.executor.table.used, [
+            (handle, type(x).__name__, *((x.dtype, x.shape, x.strides) if isinstance(x, np.ndarray) else ()))
+            for handle, x in entries
+        ]
 
     def replies(self):
         return [ops.Reply.decode(codec.unpack(frames[0])) for frames in self.answers]
@@ -71,7 +82,8 @@ def packable(message):
     return True
 
 
-RUNS = settings(max_examples=1500, suppress_health_check=list(HealthCheck))
+EXAMPLES = int(os.environ.get("RGPU_HOSTILE_EXAMPLES", "1500"))  # fewer where each takes long (scripts/check)
+RUNS = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -86,6 +98,46 @@ def test_well_formed_commands(commands, payload):
 @given(strategies.mutated(strategies.commands()).filter(packable))
 def test_mutated_commands(command):
     survives(command)
+
+
+def outcome(commands, compiled):
+    bench, refusal = Bench(compiled), None
+    try:
+        with np.errstate(all="ignore"):
+            bench.run(*commands)
+    except (ProtocolError, Goodbye) as error:
+        refusal = type(error)
+    replies = [(type(x).__name__, getattr(x, "kind", ""), getattr(x, "handles", ())) for x in bench.replies()]
+    return refusal, bench.state(), replies
+
+
+def likely():
+    """Commands of the forms that the C core's loop runs itself, or nearly."""
+    number, handle = st.sampled_from([1, 2, 6, 7, 8, 9, 2**63]), st.integers(7, 14)
+    operand = number | st.floats() | st.integers(-300, 300).map(lambda n: [values.INT, n])
+    names = "add multiply true_divide power equal logical_and exp negative sum max matmul dot clip where".split()
+    fn = st.sampled_from([BY_NAME[name].id for name in names if name in BY_NAME])
+    extent = st.lists(st.integers(0, 5), max_size=3)
+    stride = st.lists(st.sampled_from([-8, 0, 4, 8, 16, 32]), max_size=3)
+    value = st.none() | st.booleans() | st.integers(-1, 2) | number.map(lambda h: [values.HANDLE, h])
+    said = st.none() | st.booleans() | st.integers(-2, 2)
+    named = st.dictionaries(st.sampled_from(["axis", "keepdims", "dtype"]), said)
+    forms = {
+        ops.Free: (st.lists(number, max_size=2),),
+        ops.View: (handle, number, st.sampled_from(["<f8", "<i4", "|u1"]), extent, stride, st.integers(-8, 40)),
+        ops.Unary: (fn, handle, number),
+        ops.Binary: (fn, handle, operand, operand),
+        ops.Inplace: (fn, number, operand),
+        ops.Call: (fn, st.lists(handle, max_size=2), st.lists(value | operand, max_size=3), named),
+    }
+    return st.one_of(*[st.tuples(st.just(op.tag), *fields).map(list) for op, fields in forms.items()])
+
+
+@pytest.mark.filterwarnings("ignore")
+@RUNS
+@given(st.lists(likely() | strategies.mutated(likely()), min_size=1, max_size=6).filter(packable))
+def test_both_executors_do_the_same(commands):
+    assert outcome(commands, True) == outcome(commands, False)
 
 
 @settings(max_examples=2000)

@@ -2,10 +2,21 @@
 
 import pytest
 
-from rgpu.server.table import Account, OutOfMemoryError, Poison, Table
+from rgpu.errors import ProtocolError
+from rgpu.server import table as tables
+from rgpu.server.table import OutOfMemoryError, Poison
+
+KINDS = {"pure": (tables.PureTable, tables.PureAccount), "used": (tables.Table, tables.Account)}
 
 
-def test_arrays_count_in_units_of_512_bytes():
+@pytest.fixture(params=KINDS)
+def kinds(request):
+    """Each test on the table in Python, and on the one that is used: the C core's where it was built."""
+    return KINDS[request.param]
+
+
+def test_arrays_count_in_units_of_512_bytes(kinds):
+    Table, _ = kinds
     table = Table()
     table.put(1, "a", 1)
     table.put(2, "b", 513)
@@ -17,7 +28,8 @@ def test_arrays_count_in_units_of_512_bytes():
     assert table.used == 1024
 
 
-def test_accounts_are_charged_and_credited_separately():
+def test_accounts_are_charged_and_credited_separately(kinds):
+    Table, Account = kinds
     table = Table()
     pool = Account()
     table.put(1, "a", 512)
@@ -33,7 +45,8 @@ def test_accounts_are_charged_and_credited_separately():
     assert table.used == table.default.used == 0
 
 
-def test_the_limit_of_an_account_and_of_the_session():
+def test_the_limit_of_an_account_and_of_the_session(kinds):
+    Table, Account = kinds
     table = Table(limit=4096)
     table.account = Account(limit=1024)
     table.put(1, "a", 1024)
@@ -47,8 +60,49 @@ def test_the_limit_of_an_account_and_of_the_session():
     assert caught.value.args == (512, 4096, 4096)
 
 
-def test_poison_frees_what_it_replaces():
+def test_poison_frees_what_it_replaces(kinds):
+    Table, _ = kinds
     table = Table()
     table.put(1, "a", 512)
     table.poison(1, Poison((1, 0), "ValueError", [], ""))
     assert table.used == table.default.used == 0
+
+
+def test_handles_come_and_go(kinds):
+    Table, _ = kinds
+    table, live = Table(), {}
+    for n in range(1, 3000):
+        handle = n * 2**40 + n % 7
+        table.put(handle, n)
+        live[handle] = n
+        if n % 3 == 0:
+            gone = next(iter(live))
+            table.free(gone)
+            del live[gone]
+    assert table.entries == live and len(table) == len(live)
+    assert all(table.get(handle) == n for handle, n in live.items())
+    with pytest.raises(ProtocolError, match="in use"):
+        table.put(next(iter(live)), 0)
+    for wrong in (7, -1, 2**64, "a", None):
+        assert table.peek(wrong) is None
+        with pytest.raises(ProtocolError, match="unknown handle"):
+            table.get(wrong)
+
+
+def test_what_shares_a_memory_is_lost_together(kinds):
+    Table, _ = kinds
+    table, error = Table(), Poison((1, 0), "ValueError", [], "")
+    table.put(1, "root", 512)
+    table.put(2, "other", 512)
+    table.put_view(3, "view", 1)
+    table.put_view(4, "view", 1)
+    table.free(4)
+    assert (table.root(3), table.root(1), sorted(table.sharing(1))) == (1, 0, [1, 3])
+    assert table.owner(1) == "root"
+    with pytest.raises(ProtocolError, match="is a view"):
+        table.owner(3)
+    table.poison_memory(3, error)
+    for handle in (1, 3):
+        with pytest.raises(Poison):
+            table.get(handle)
+    assert table.get(2) == "other" and table.used == 512

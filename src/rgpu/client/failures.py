@@ -35,15 +35,20 @@ KINDS["ProtocolError"] = errors.ProtocolError
 KINDS["PeerLost"] = errors.PeerLost
 
 
+def is_outside(name: str) -> bool:
+    """Whether a file is the user's."""
+    return not name.startswith(_PACKAGE)
+
+
 def place_of(frame: Any) -> tuple | None:
     """(code, instruction) of the innermost frame from here on that is outside this package: the user's line."""
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
-        is_outside = outside.get(name)  # by name: the hash of a code object is slow
-        if is_outside is None:
-            is_outside = outside[name] = not name.startswith(_PACKAGE)
-        if is_outside:
+        users = outside.get(name)  # by name: the hash of a code object is slow
+        if users is None:
+            users = outside[name] = is_outside(name)
+        if users:
             return code, frame.f_lasti
         frame = frame.f_back
     return None

@@ -17,7 +17,7 @@ from typing import Any
 
 import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
 import rgpu.link.zmq  # noqa: F401
-from rgpu import config, link
+from rgpu import _core, config, link
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
 from rgpu.client.stats import Counters
@@ -36,6 +36,7 @@ from rgpu.session import Session
 
 on_attach: list[Callable[[CommandStream], None]] = []  # told of each new session's stream
 
+_set_current = _core.issue.set_current if _core.issue is not None else lambda number: None
 _ASK = 1.0  # seconds that asking for a session's state may take: others wait for the same thread
 _SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
 
@@ -308,6 +309,7 @@ def current_stream() -> CommandStream:
     stream = _thread.stream
     if stream is None or stream.closed:
         stream = _thread.stream = current().stream
+        _set_current(stream.number)
     return stream
 
 
@@ -316,6 +318,7 @@ def use(device: Device) -> None:
     local = _thread
     local.device = device
     local.__dict__.pop("stream", None)  # leased when something is done on it
+    _set_current(0)
 
 
 def reset() -> None:

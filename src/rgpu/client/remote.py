@@ -6,38 +6,42 @@ reference frees the handle on the worker, batched with the commands around it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rgpu import _core
 from rgpu.client.meta import Meta
-from rgpu.client.ticker import ticker
-from rgpu.wire import ops
 
-_T_FREE = ops.Free.tag
+FIELDS = ("_handle", "_meta", "_stream", "_root", "_offset")
 SMALL = 4096  # bytes: arrays that may live a little longer, to be freed many in one command
 
 
-class Remote:
-    """``_root`` is the array whose memory a view shares (None: its own), ``_offset`` bytes into it."""
+class PureRemote:
+    """``_root`` is the array whose memory a view shares (None: its own), ``_offset`` bytes into it. A
+    ``_handle`` of 0 is nobody's to free."""
 
-    __slots__ = ("_handle", "_meta", "_stream", "_root", "_offset")
+    __slots__ = (*FIELDS, "__weakref__")
 
     _handle: int
     _meta: Meta
     _stream: Any
-    _root: Remote | None
+    _root: PureRemote | None
     _offset: int
 
     def __del__(self) -> None:
-        try:  # what ``CommandStream.free`` does: the call would cost as much as the rest
-            if self._meta.nbytes <= SMALL:
-                self._stream.freed.append(self._handle)
-            else:
-                pending = self._stream.pending
-                pending += ((_T_FREE, (self._handle,)), None)
-            if not ticker.armed:
-                ticker.arm()
+        try:
+            handle = self._handle
+            if self._meta.nbytes > SMALL:
+                self._stream.free(handle)
+            elif handle:
+                self._stream.freed.append(handle)
         except Exception:
             pass  # never constructed, a forked child, or an interpreter that is shutting down
+
+
+if TYPE_CHECKING or _core.issue is None:
+    Remote = PureRemote
+else:
+    Remote = _core.issue.Remote
 
 
 def name(cls: type, handle: int, meta: Meta, stream: Any) -> Any:

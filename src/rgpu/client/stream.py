@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import failures
+from rgpu.client.queue import FORKED, Queue, next_handle
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
@@ -28,18 +29,16 @@ from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 
 BATCH = 512  # commands that leave together; 256 to 1,024 measured best
-FULL = 2 * BATCH  # a queued command takes two entries
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
 _BUFFERS = 24  # chunks on their way at most; the worker confirms them by the eight (session.receiver)
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
 
-next_handle = itertools.count(1).__next__
+__all__ = ["BATCH", "CommandStream", "forked", "next_handle", "reserve_handles"]
 _next_reply = itertools.count(1).__next__
-_next_number = itertools.count(1).__next__
 _next_block = itertools.count(1).__next__
-_T_FREE, _T_EXPECT = ops.Free.tag, ops.Expect.tag
+_T_EXPECT = ops.Expect.tag
 _streams: weakref.WeakSet[CommandStream] = weakref.WeakSet()
 
 
@@ -48,7 +47,7 @@ def reserve_handles() -> int:
     return (1 << 62) + _next_block() * limits.RESERVED
 
 
-class CommandStream:
+class CommandStream(Queue):
     """Commands to one worker, in one session."""
 
     def __init__(
@@ -61,23 +60,20 @@ class CommandStream:
         check: bool = False,
         on_silence: Callable[[CommandStream], None] | None = None,
     ) -> None:
+        super().__init__()
         self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
-        self.name, self.number = name, _next_number()
+        self.name = name
         self.blocking, self.check = blocking, check
-        # Commands and the user's lines in turn. Both enter in one step, which no other thread and no
-        # finalizer can come between; only the holder of the lock takes them out.
-        self.pending: list = []
-        self.freed: Any = []  # handles of small arrays that ``_gather`` turns into one command
+        self.noted: tuple | None = None  # see ``client.quick``
         self.counters = Counters()
         self.lock = threading.RLock()
         self.closed = False
         self.peers_lost = 0  # copies between devices that failed on the way: ``client.peer`` looks at it
-        #: Whether ``pending`` may be added to directly, as ``submit`` would (see functions.operators)
-        self.direct = not (blocking or check)
+        self.direct = not blocking
         self._inline = 0  # bytes of data inside the pending commands
         self._batch = 0
         self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
-        self._sent_places: dict[int, list] = {}
+        self._sent_places: dict[int, Any] = {}
         self._buffers: deque[tuple[int, memoryview]] = deque()  # (message up to which it is in use, memory)
         self._replies: dict[int, Any] = {}
         self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
@@ -91,20 +87,17 @@ class CommandStream:
         _streams.add(self)
 
     def __repr__(self) -> str:
-        return f"<CommandStream {self.name} pending={len(self.pending) // 2} {self.connection!r}>"
+        return f"<CommandStream {self.name} unsent={self.unsent} {self.connection!r}>"
 
     # ---- submit: never waits --------------------------------------------------------------------
 
     def submit(self, command: tuple) -> None:
         """Queue one command. Raises only what ended the session."""
-        pending = self.pending
-        pending += (command, failures.place_of(sys._getframe(1)))
+        self.add(command, failures.place_of(sys._getframe(1)))
         if self.blocking:
             self.sync()
-        elif len(pending) >= FULL:
+        elif self.unsent >= BATCH:
             self.flush()
-        elif not ticker.armed:
-            ticker.arm()
 
     def submit_predicted(self, command: tuple, handles: Any, metas: Any) -> None:
         """Queue a command with the layouts the client predicted for its results."""
@@ -113,15 +106,10 @@ class CommandStream:
             for handle, meta in zip(handles, metas):
                 self.submit((_T_EXPECT, handle, meta.wire, meta.shape, meta.strides))
 
-    def free(self, handle: int) -> None:
-        """Forget a handle on the worker. Never raises; called by finalizers, in any thread."""
-        try:
-            pending = self.pending
-            pending += ((_T_FREE, (handle,)), None)
-            if not ticker.armed:
-                ticker.arm()
-        except Exception:
-            pass  # a forked child, or an interpreter that is shutting down
+    def expect(self, array: Any) -> None:
+        """RGPU_CHECK_PREDICTION, for commands that operators enter themselves."""
+        meta = array._meta
+        self.submit((_T_EXPECT, array._handle, meta.wire, meta.shape, meta.strides))
 
     def put(self, handle: int, dtype: Any, shape: tuple, data: bytes) -> None:
         """Queue a small array with its data."""
@@ -169,32 +157,24 @@ class CommandStream:
         """Send what is queued, waiting while the window is full; False if the deadline came first."""
         self._check_usable()
         with self.lock:
-            self._gather()
-            while self.pending:
+            self.gather()
+            while self.unsent:
                 if not self._send_batch(deadline):
                     return False
         return True
 
-    def _gather(self) -> None:
-        """Queue what was freed: after the commands that used it, before whoever asks what memory is left."""
-        with self.lock:
-            while freed := self.freed[: limits.HANDLES]:
-                del self.freed[: len(freed)]  # what was added meanwhile comes after it
-                pending = self.pending
-                pending += ((_T_FREE, freed), None)
-
     def _send_batch(self, deadline: float | None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
-        pending = self.pending
-        # A slice is atomic under the interpreter's lock: what is queued meanwhile comes after it.
-        taken = pending[: 2 * limits.BATCH]
-        body = codec.pack([self._batch + 1, taken[::2]])
+        count, body = self.peek(self._batch + 1, limits.BATCH)
+        if not count:  # handles freed meanwhile are no command yet
+            self.gather()
+            return True
         if not self._await_room(len(body), deadline):
             return False
         with shield:
-            del pending[: len(taken)]
+            places = self.drop(count)
             self._inline = 0
-            self._post([body], taken[1::2])
+            self._post([body], places)
         return True
 
     def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:
@@ -206,7 +186,7 @@ class CommandStream:
             self._move_on(lambda: connection.session.can_send(nbytes))
         return True
 
-    def _post(self, frames: list, places: list) -> None:
+    def _post(self, frames: list, places: Any) -> None:
         self._batch += 1
         sent = self._sent_places
         sent[self._batch] = places
@@ -226,7 +206,8 @@ class CommandStream:
     def tick(self) -> bool:
         """The ticker's look: send a batch that has stopped growing, move the link on. Whether
         something is left to send. Never waits."""
-        batch, count = self._batch, len(self.pending) + len(self.freed)
+        self.armed = False  # whoever queues something from here on says so
+        batch, count = self._batch, self.unsent
         if count:
             if batch != self._seen[0]:  # full batches are leaving: their sender must not wait for us
                 self._seen = (batch, count, 0)
@@ -238,7 +219,7 @@ class CommandStream:
         self.connection.pump()
         if self.connection.down_since is not None:
             self.look_after()
-        return bool(self.pending or self.freed)
+        return bool(self.unsent)
 
     def _flush_if_possible(self) -> None:
         if self.lock.acquire(blocking=False):  # else somebody is sending already
@@ -281,10 +262,9 @@ class CommandStream:
 
     def _queue(self, command: tuple) -> None:
         """Queue a command that waits by itself."""
-        if self.freed:
-            self._gather()
-        pending = self.pending
-        pending += (command, failures.place_of(sys._getframe(1)))
+        with self.lock:
+            self.gather()
+            self.add(command, failures.place_of(sys._getframe(1)))
 
     def _raise_unseen(self, wanted: Callable[[failures.Failure], bool]) -> None:
         """Raise the oldest wanted error of a command that nobody waited for."""
@@ -410,8 +390,9 @@ class CommandStream:
         """Queue and send the last commands, without waiting for their answers."""
         if self._goodbye is None and not self.closed and self.connection.failure is None:
             self._goodbye = _next_reply()
-            self._gather()
-            self.pending += (ops.Sync.encode(self._goodbye), None, ops.Bye.encode(), None)
+            self.gather()
+            self.add(ops.Sync.encode(self._goodbye), None)
+            self.add(ops.Bye.encode(), None)
             self.flush(deadline=time.monotonic() + CLOSE)
 
     def close(self, timeout: float = CLOSE) -> None:
@@ -447,7 +428,7 @@ class CommandStream:
 
     def _check_usable(self) -> None:
         if forked():
-            raise ForkError(_FORKED)
+            raise ForkError(FORKED)
         if self.closed:
             raise SessionLost(f"the session with {self.name} is closed")
 
@@ -456,10 +437,6 @@ def _address(data: memoryview) -> int:
     return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
 
 
-_FORKED = (
-    "this process was forked from one that uses remote devices; sessions do not survive fork. "
-    "Use multiprocessing's 'spawn' start method, or import cupy only in the child."
-)
 _home = os.getpid()
 
 
@@ -468,16 +445,9 @@ def forked() -> bool:
     return os.getpid() != _home
 
 
-class _Refusing(list):
-    """The queue of a forked child: taking a command would be a promise nobody keeps."""
-
-    def __iadd__(self, _: Any) -> Any:  # type: ignore[misc]
-        raise ForkError(_FORKED)
-
-
 def _after_fork() -> None:
     for stream in list(_streams):
-        stream.pending, stream.freed = _Refusing(), deque(maxlen=0)
+        stream.refuse()
 
 
 if hasattr(os, "register_at_fork"):

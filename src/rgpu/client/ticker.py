@@ -48,8 +48,7 @@ class Ticker:
             self._round()
             while self.armed and not sys.is_finalizing():
                 time.sleep(TICK)
-                # Disarmed first: who queues something from here on arms again.
-                self.armed = False
+                self.armed = False  # a stream disarms itself before it looks: who comes later arms both again
                 self.armed = self._round() or self.armed
 
     def _round(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rgpu.client import pool, predict
 from rgpu.client.meta import Meta
+from rgpu.client.quick import note
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.errors import PerformanceWarning
@@ -108,7 +109,9 @@ def unary(function: Function, a: Remote) -> Any:
         meta = predict.elementwise(function.name, (a._meta,))
         remember(function, a._meta, meta)
     handle = next_handle()
-    stream.submit_predicted((_T_UNARY, function.id, handle, a._handle), (handle,), (meta,))
+    command = (_T_UNARY, function.id, handle, a._handle)
+    stream.submit_predicted(command, (handle,), (meta,))
+    note(stream, command, handle)
     return new(meta, stream, handle) if type(a) in plain else adopt(meta, stream, handle, (a,))
 
 
@@ -140,9 +143,13 @@ def binary(function: Function, a: Any, b: Any) -> Any:
         return call_predicted("ufunc.call", meta, None, function.name, a, b, (), {})
     if meta.nbytes > stream.device.memory_total:
         pool.refuse(meta.nbytes, stream.device)
-    remember(function, (signature(left), signature(right)), meta)
+    signed = signature(left), signature(right)
+    remember(function, signed, meta)
     handle = next_handle()
-    stream.submit_predicted((_T_BINARY, function.id, handle, wire_a, wire_b), (handle,), (meta,))
+    command = (_T_BINARY, function.id, handle, wire_a, wire_b)
+    stream.submit_predicted(command, (handle,), (meta,))
+    if None not in signed:
+        note(stream, command, handle)
     if type(a) in plain and type(b) in plain:
         return new(meta, stream, handle)
     return adopt(meta, stream, handle, (a, b))
@@ -169,8 +176,12 @@ def inplace(function: Function, a: Remote, b: Any) -> Any:
     else:
         right, wire_b = b, operand(b)
     predict.inplace(function.name, a._meta, right)
-    remember(function, (a._meta, signature(right), "in place"), a._meta)
-    stream.submit((_T_INPLACE, function.id, a._handle, wire_b))
+    signed = signature(right)
+    remember(function, (a._meta, signed, "in place"), a._meta)
+    command = (_T_INPLACE, function.id, a._handle, wire_b)
+    stream.submit(command)
+    if signed is not None:
+        note(stream, command)
     return a
 
 
@@ -264,10 +275,16 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
         elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
             key += (kind, x)
             wire.append(x)
+        elif kind is float:  # whose value never decides a layout
+            key.append(float)
+            wire.append(x)
         else:
             return None
     for word, x in kwargs.items():
         kind = type(x)
+        if kind is float:
+            key += (word, float)
+            continue
         if kind not in _EXACT or (kind is int and not -(2**63) <= x < 2**63):
             return None
         key += (word, kind, x)
@@ -284,7 +301,9 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
         return _call(name, quick[0], args, kwargs)
     fn, meta = found
     handle = next_handle()
-    stream.submit_predicted((_T_CALL, fn, (handle,), quick[1], quick[2]), (handle,), (meta,))
+    command = (_T_CALL, fn, (handle,), quick[1], quick[2])
+    stream.submit_predicted(command, (handle,), (meta,))
+    note(stream, command, handle)
     return new(meta, stream, handle)
 
 

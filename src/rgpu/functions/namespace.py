@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.client.quick import quick
 from rgpu.functions import (
     callables,
     cautions,
@@ -55,7 +56,7 @@ def function(name: str) -> Any:
     call.__name__ = call.__qualname__ = name.rpartition(".")[2]
     call.__module__ = ".".join(["cupy", *name.split(".")[:-1]])
     call.__doc__ = f"CuPy's ``{name}``, on the current device."
-    return call
+    return call if may_fail else quick()(call)
 
 
 def fill(names: dict, namespace: str) -> None:

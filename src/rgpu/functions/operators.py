@@ -1,28 +1,33 @@
 """The array's operators, and its methods that are also functions: from tables, not written by hand.
 
-An operator issues one command, or leaves the work to the other operand by Python's protocol. The short
-way in ``_forward`` and its kin is one function from the user's line to the queue: exact arrays of the
-current device, or a number, in layouts seen before. Everything else takes ``dispatch``'s.
+An operator issues one command, or leaves the work to the other operand by Python's protocol. Exact arrays of
+the current device, or a number, in layouts seen before, go a short way: the C core's (csrc/issue.c), or without
+it ``_forward`` and its kin here. Everything else goes ``dispatch``'s.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from sys import _getframe
 from typing import Any
 
 import numpy as np
 
+from rgpu import _core
 from rgpu.client import pool
 from rgpu.client.failures import outside, place_of
+from rgpu.client.queue import next_handle
+from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
-from rgpu.client.stream import FULL, next_handle
+from rgpu.client.stream import BATCH
 from rgpu.client.ticker import ticker
-from rgpu.functions import creation, dispatch
+from rgpu.functions import creation, dispatch, indexing
 from rgpu.functions.ufunc import UFUNCS
 from rgpu.wire import ops, values
 from rgpu.wire.functions import BY_NAME
 
 _T_UNARY, _T_BINARY, _T_INPLACE, _INT = ops.Unary.tag, ops.Binary.tag, ops.Inplace.tag, values.INT
+_FULL = 2 * BATCH  # a queued command takes two entries
 _new = object.__new__
 OPERANDS = (Remote, np.ndarray, bool, int, float, complex, np.generic)
 _PRIORITY = 100
@@ -37,8 +42,9 @@ def options(**options: Any) -> dict:
 _OPERATORS = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
     "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-    "lshift": "left_shift", "rshift": "right_shift", "divmod": "divmod",
+    "lshift": "left_shift", "rshift": "right_shift",
 }  # fmt: skip
+_WHOLE = {"divmod": "divmod", "matmul": "matmul"}  # without a form in place
 COMPARISONS = {
     "eq": "equal",
     "ne": "not_equal",
@@ -119,21 +125,89 @@ def _comparison(name: str) -> Any:
     return compare
 
 
-def _binary_operator(function: Any, array: Any) -> Any:
-    """The methods of one operator: ``a + b``, ``b + a``, ``a += b``. ``array`` is the class of arrays."""
+class _Binary:
+    """The two long ways of an operator, ``a + b`` and ``b + a``."""
 
-    def slow(self: Any, other: Any) -> Any:
-        if type(other) in known or not _defers(other):
-            return dispatch.binary(function, self, other)
-        return NotImplemented
+    def __init__(self, name: str) -> None:
+        self.function: Any = BY_NAME.get(name)
+        self.call = partial(dispatch.call, name) if name == "matmul" else partial(dispatch.binary, self.function)
+        if name == "divmod":
+            self.call = UFUNCS[name]
 
-    def reflected(self: Any, other: Any) -> Any:
-        return dispatch.binary(function, other, self) if not _defers(other) else NotImplemented
+    def forward(self, a: Any, b: Any) -> Any:
+        return self.call(a, b) if type(b) in known or not _defers(b) else NotImplemented
 
-    def slow_inplace(self: Any, other: Any) -> Any:
-        return dispatch.inplace(function, self, other) if not _defers(other) else NotImplemented
+    def reflected(self, a: Any, b: Any) -> Any:
+        return self.call(b, a) if not _defers(b) else NotImplemented
 
-    return _forward(function, array, slow), reflected, _inplace(function, array, slow_inplace)
+    def inplace(self, a: Any, b: Any) -> Any:
+        return dispatch.inplace(self.function, a, b) if not _defers(b) else NotImplemented
+
+    def either(self, a: Any, b: Any) -> Any:
+        """What Python's protocol makes of ``a + b``, from within the one slot that C has for both ways."""
+        if isinstance(a, Remote):
+            result = self.forward(a, b)
+            if result is not NotImplemented or not isinstance(b, Remote):
+                return result
+        return self.reflected(b, a)
+
+
+def install(ndarray: Any) -> None:
+    """Give the class its operators and the methods that are also functions."""
+    known.add(ndarray)
+    (_install_pure if _core.issue is None else _install_compiled)(ndarray)
+    for name, parameters in _METHODS.items():
+        setattr(ndarray, name, quick()(_method(name, parameters.split())))
+
+
+def _install_compiled(ndarray: Any) -> None:
+    """The C core's class has the operators; they are told what to ask."""
+    _core.issue.configure(array=ndarray)
+
+    def give(name: str, slow: Any, **how: bool) -> None:
+        _core.issue.set_operator(name, _core.issue.Quick(slow, **how))
+
+    for name, target in (_OPERATORS | _WHOLE).items():
+        operator = _Binary(target)
+        give(name, operator.either, numbers=True)
+        if name in _OPERATORS:
+            give(f"i{name}", operator.inplace, numbers=True, anywhere=True)
+    for name, target in COMPARISONS.items():
+        give(name, _compare(name, target), numbers=True)
+    for name, target in _UNARIES.items():
+        give(name, partial(dispatch.unary, BY_NAME[target]))
+    give("getitem", indexing.getitem, anywhere=True)
+
+
+def _install_pure(ndarray: Any) -> None:
+    def give(name: str, method: Any) -> None:
+        method.__name__ = f"__{name}__"
+        setattr(ndarray, method.__name__, method)
+
+    for name, target in (_OPERATORS | _WHOLE).items():
+        operator = _Binary(target)
+        short = name in _OPERATORS
+        give(name, _forward(operator.function, ndarray, operator.forward) if short else _plainly(operator.forward))
+        give(f"r{name}", _plainly(operator.reflected))
+        if short:
+            give(f"i{name}", _inplace(operator.function, ndarray, operator.inplace))
+    for name, target in COMPARISONS.items():
+        give(name, _forward(BY_NAME[target], ndarray, _compare(name, target)))
+    for name, target in _UNARIES.items():
+        give(name, _forward_unary(BY_NAME[target], ndarray))
+    give("getitem", _plainly(indexing.getitem))
+
+
+def _plainly(function: Any) -> Any:
+    """A function that binds as a method, of any callable of two arguments."""
+    return lambda self, other: function(self, other)
+
+
+def _compare(name: str, target: str) -> Any:
+    return _equality(target, name == "ne") if target in ("equal", "not_equal") else _comparison(target)
+
+
+# ---- the short way without the C core: from the user's line to the queue in one function -----------------------
 
 
 def _forward(function: Any, array: Any, slow: Any) -> Any:
@@ -150,22 +224,31 @@ def _forward(function: Any, array: Any, slow: Any) -> Any:
             found, wire = layouts.get((self._meta, int)), (_INT, other)
         if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
             return slow(self, other)
-        frame = _getframe(1)
-        code, handle, pending = frame.f_code, next_handle(), stream.pending
-        pending += (
-            (_T_BINARY, fn, handle, self._handle, wire),
-            (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame),
-        )
-        if len(pending) >= FULL:
-            stream.flush()
-        elif not ticker.armed:
-            ticker.arm()
+        handle = next_handle()
+        _enter(stream, (_T_BINARY, fn, handle, self._handle, wire), _getframe(1))
         result = _new(array)
         result._handle, result._meta, result._stream = handle, found, stream
         result._root, result._offset = None, 0
         return result
 
     return forward
+
+
+def _forward_unary(function: Any, array: Any) -> Any:
+    fn, layouts = function.id, dispatch.known[function.id]
+
+    def operator(self: Any) -> Any:
+        stream, found = self._stream, layouts.get(self._meta)
+        if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
+            return dispatch.unary(function, self)
+        handle = next_handle()
+        _enter(stream, (_T_UNARY, fn, handle, self._handle), _getframe(1))
+        result = _new(array)
+        result._handle, result._meta, result._stream = handle, found, stream
+        result._root, result._offset = None, 0
+        return result
+
+    return operator
 
 
 def _inplace(function: Any, array: Any, slow: Any) -> Any:
@@ -182,75 +265,21 @@ def _inplace(function: Any, array: Any, slow: Any) -> Any:
             found, wire = layouts.get((self._meta, int, "in place")), (_INT, other)
         if found is None or not stream.direct:
             return slow(self, other)
-        frame, pending = _getframe(1), stream.pending
-        code = frame.f_code
-        pending += (
-            (_T_INPLACE, fn, self._handle, wire),
-            (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame),
-        )
-        if len(pending) >= FULL:
-            stream.flush()
-        elif not ticker.armed:
-            ticker.arm()
+        _enter(stream, (_T_INPLACE, fn, self._handle, wire), _getframe(1))
         return self
 
     return inplace
 
 
-def install(ndarray: Any) -> None:
-    """Give the class its operators and the methods that are also functions."""
-    known.add(ndarray)
-    for name, target in _OPERATORS.items():
-        if name == "divmod":
-            ndarray.__divmod__ = lambda self, other: UFUNCS["divmod"](self, other)  # type: ignore[attr-defined]
-            ndarray.__rdivmod__ = lambda self, other: UFUNCS["divmod"](other, self)  # type: ignore[attr-defined]
-            continue
-        for prefix, method in zip(("", "r", "i"), _binary_operator(BY_NAME[target], ndarray)):
-            method.__name__ = f"__{prefix}{name}__"
-            setattr(ndarray, method.__name__, method)
-    for name, target in COMPARISONS.items():
-        equality = target in ("equal", "not_equal")
-        slow = _equality(target, name == "ne") if equality else _comparison(target)
-        method = _forward(BY_NAME[target], ndarray, slow)
-        method.__name__ = f"__{name}__"
-        setattr(ndarray, method.__name__, method)
-    for name, target in _UNARIES.items():
-        setattr(ndarray, f"__{name}__", _unary_operator(BY_NAME[target], ndarray))
-    ndarray.__matmul__ = lambda self, other: (
-        dispatch.call("matmul", self, other)
-        if type(other) in known or not _defers(other)
-        else NotImplemented
-    )  # type: ignore[attr-defined]
-    ndarray.__rmatmul__ = lambda self, other: (
-        dispatch.call("matmul", other, self) if not _defers(other) else NotImplemented
-    )  # type: ignore[attr-defined]
-    for name, parameters in _METHODS.items():
-        setattr(ndarray, name, _method(name, parameters.split()))
-
-
-def _unary_operator(function: Any, array: Any) -> Any:
-    fn, layouts = function.id, dispatch.known[function.id]
-
-    def operator(self: Any) -> Any:
-        stream, found = self._stream, layouts.get(self._meta)
-        if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
-            return dispatch.unary(function, self)
-        frame = _getframe(1)
-        code, handle, pending = frame.f_code, next_handle(), stream.pending
-        pending += (
-            (_T_UNARY, fn, handle, self._handle),
-            (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame),
-        )
-        if len(pending) >= FULL:
-            stream.flush()
-        elif not ticker.armed:
-            ticker.arm()
-        result = _new(array)
-        result._handle, result._meta, result._stream = handle, found, stream
-        result._root, result._offset = None, 0
-        return result
-
-    return operator
+def _enter(stream: Any, command: tuple, frame: Any) -> None:
+    """What ``CommandStream.submit`` does."""
+    code, pending = frame.f_code, stream.pending
+    pending += (command, (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame))
+    if len(pending) >= _FULL:
+        stream.flush()
+    elif not stream.armed:
+        stream.armed = True
+        ticker.arm()
 
 
 def _method(name: str, parameters: list[str]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import predict
+from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch, views
 from rgpu.wire.functions import BY_NAME, Function
@@ -37,6 +38,7 @@ class ufunc:  # noqa: N801 - CuPy's name
     def types(self) -> list[str]:
         return [t for t in getattr(self._numpy, "types", []) if not set(t) & set("gGOMm")]
 
+    @quick(itself=True, numbers=True)
     def __call__(self, *args: Any, out: Any = None, where: Any = True, **options: Any) -> Any:
         nin = self.nin
         if len(args) == nin and out is None and where is True and not options:

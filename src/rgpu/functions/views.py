@@ -13,6 +13,7 @@ import numpy as np
 
 from rgpu.client import meta as layouts
 from rgpu.client.meta import Meta
+from rgpu.client.quick import note
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.functions import dispatch
@@ -46,6 +47,7 @@ def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     offset = array._offset + offset if meta.size else 0
     command = (_T_VIEW, handle, root._handle, meta.wire, meta.shape, meta.strides, offset)
     stream.submit_predicted(command, (handle,), (meta,))
+    note(stream, command, handle)
     view = object.__new__(cls or type(array))
     view._handle, view._meta, view._stream, view._root, view._offset = handle, meta, stream, root, offset
     if type(view) is not dispatch.ndarray:

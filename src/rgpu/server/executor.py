@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rgpu import _core
 from rgpu.errors import PredictionError, ProtocolError, SessionLost
 from rgpu.server import collective
 from rgpu.server.backend import Backend
@@ -50,6 +51,22 @@ class _Functions(dict):
         raise ProtocolError(f"unknown function {fn}")
 
 
+class NoLoop:
+    """Where the C core's loop is not: every message goes the long way."""
+
+    lent = False  # an array's memory may still be on its way to the client
+
+    def run(self, executor: Any, body: bytes) -> None:
+        return None
+
+
+def loop_of(table: Table, backend: Backend, functions: list) -> Any:
+    """The C core's loop over a message's commands, for a backend whose arrays are NumPy's."""
+    if _core.execute is None or backend.array is not np.ndarray or not isinstance(table, _core.execute.Table):
+        return NoLoop()
+    return _core.execute.Loop(table, functions, np.ufunc)
+
+
 class Executor:
     """Handlers by command; ``post(frames)`` sends a reply message to the client. ``settle`` returns
     when the client has what was posted: until then replies may share memory with arrays."""
@@ -64,11 +81,11 @@ class Executor:
         self.backend, self.post, self._settle = backend, post, settle
         self.peers = backend.peers = peers or Peers(backend)
         self.table = backend.table = Table(backend.limit)
-        self._get, self._array = self.table.entries.get, backend.array
+        self._get, self._array = self.table.peek, backend.array
         self.commands = 0
         self._answered = 0  # arrays bound for the answer in the making
-        self._lent = False  # an array's memory may still be on its way to the client
         self.functions = _Functions(backend)
+        self._loop: Any = loop_of(self.table, backend, list(self.functions.values()))
         self.decode = values.Decoder(self.argument)
         self.arguments: list = []  # what the call that runs was given, and what it has made
         self._payload: list = []
@@ -80,32 +97,57 @@ class Executor:
 
     def run(self, frames: list) -> None:
         """Execute one message. Raises ProtocolError (end the session) or Goodbye."""
-        batch, commands = _opened(frames)
         self._payload = frames[1:]
-        handlers = self.handlers
-        for index, command in enumerate(commands):
-            if type(command) is not list or not command or type(tag := command[0]) is not int:
-                raise ProtocolError(f"a command is an array that begins with its tag, not {str(command)[:40]}")
-            if not 0 < tag < len(handlers) or (handler := handlers[tag]) is None:
-                raise ProtocolError(f"unknown command {str(command)[:40]}")
-            gate, method = handler
-            fields = command[1:]
-            gate(fields)
-            try:
-                method(*fields)
-            except (ProtocolError, Goodbye):
-                raise
-            except Exception as error:  # whatever a function raises belongs to the client
-                self.fail(error, batch, index, command)
-        self.commands += len(commands)
+        count = self._loop.run(self, frames[0]) if frames and len(frames[0]) <= limits.FRAME_BYTES else None
+        if count is None:  # the long way, which also says what is wrong
+            batch, commands = _opened(frames)
+            count = len(commands)
+            for index, command in enumerate(commands):
+                self._run(batch, index, command)
+        self.commands += count
         self._payload = []
+
+    def _run(self, batch: int, index: int, command: Any) -> None:
+        """Check and execute one command."""
+        handlers = self.handlers
+        if type(command) is not list or not command or type(tag := command[0]) is not int:
+            raise ProtocolError(f"a command is an array that begins with its tag, not {str(command)[:40]}")
+        if not 0 < tag < len(handlers) or (handler := handlers[tag]) is None:
+            raise ProtocolError(f"unknown command {str(command)[:40]}")
+        gate, method = handler
+        fields = command[1:]
+        gate(fields)
+        try:
+            method(*fields)
+        except (ProtocolError, Goodbye):
+            raise
+        except Exception as error:  # whatever a function raises belongs to the client
+            self.fail(error, batch, index, command)
+
+    # What the C core's loop asks for.
+
+    def run_one(self, batch: int, index: int, data: bytes) -> None:
+        """A command that is unusual in some way; nothing of it has happened."""
+        self._run(batch, index, codec.unpack(data))
+
+    def failed(self, error: BaseException, batch: int, index: int, data: bytes) -> None:
+        """A command's function has raised."""
+        if isinstance(error, ProtocolError | Goodbye) or not isinstance(error, Exception):
+            raise error
+        self.fail(error, batch, index, codec.unpack(data))
+
+    def bind_result(self, handle: int, result: Any, arrays: list) -> None:
+        """A result that may be one of its call's arguments, share their memory, or be several."""
+        self.arguments[:] = arrays
+        self.bind_results([handle], result)
+        self.arguments.clear()
 
     def settle(self) -> None:
         """Before an array changes in place: what was read of it has arrived."""
-        if self._lent:
+        if self._loop.lent:
             self._settle()
             self.peers.settle()
-            self._lent = False
+            self._loop.lent = False
 
     # ---- errors -------------------------------------------------------------------------------
 
@@ -157,7 +199,7 @@ class Executor:
             return []
         named = [fields.kwargs.get("out")] if "out" in fields.kwargs else fields.args[:1]
         found = [x[1] for x in named if type(x) is list and len(x) == 2 and x[0] == values.HANDLE]
-        return [handle for handle in found if isinstance(self.table.entries.get(handle), self.backend.array)]
+        return [handle for handle in found if isinstance(self.table.peek(handle), self.backend.array)]
 
     # ---- results ------------------------------------------------------------------------------
 
@@ -246,22 +288,25 @@ class Executor:
 
     def do_inplace(self, fn: int, a: int, b: Any) -> None:
         target, operand = self.table.get(a), self.operand(b)
-        if self._lent:
-            self.settle()
+        self.settle()
         self.functions[fn](target, operand, out=target, casting="same_kind")
 
     def do_call(self, fn: int, outs: list, args: list, kwargs: dict) -> None:
         result = self.invoke(fn, args, kwargs)
-        if not outs:
-            return
+        if outs:
+            self.bind_results(outs, result, fn)
+            self.arguments.clear()
+
+    def bind_results(self, outs: list, result: Any, fn: int | None = None) -> None:
+        """Enter what a call returned under as many handles as the client predicted."""
         results = [result] if len(outs) == 1 else list(flatten(result, self.backend))
         if len(results) == 1 and isinstance(results[0], tuple | list):
             results = list(flatten(results[0], self.backend))
         if len(results) != len(outs):
-            raise PredictionError(f"{TABLE[fn].name} returned {len(results)} arrays, not {len(outs)}")
+            name = "the function" if fn is None else TABLE[fn].name
+            raise PredictionError(f"{name} returned {len(results)} arrays, not {len(outs)}")
         for handle, item in zip(outs, results):
             self.bind(handle, item)
-        self.arguments.clear()
 
     def do_ask(self, reply_to: int, fn: int, base: int, args: list, kwargs: dict) -> None:
         value = self.describe(self.invoke(fn, args, kwargs), base)
@@ -287,7 +332,7 @@ class Executor:
         if truth != expected:  # the client would wait for bytes that do not come, or misread them
             raise PredictionError(f"the client expected {expected}, the result is {truth}")
         host = self.backend.to_host(array, "F" if order else "C")
-        self._lent = True
+        self._loop.lent = True
         data = memoryview(host.reshape(-1, order="A").view(np.uint8)) if host.size else memoryview(b"")
         for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
             head = codec.pack(ops.Data.encode(reply_to, start))
@@ -298,7 +343,7 @@ class Executor:
         self.post([codec.pack(ops.Done.encode(reply_to, None))])
 
     def do_send(self, pair: int, token: int, handle: int) -> None:
-        self._lent = True
+        self._loop.lent = True
         self.peers.send(pair, token, lambda: self.array(self.table.get(handle)))
 
     def do_receive(self, pair: int, token: int, handle: int) -> None:
@@ -352,8 +397,7 @@ class Executor:
         decode = self.decode
         call = self.functions[fn]
         self.arguments.clear()
-        if self._lent:
-            self.settle()
+        self.settle()
         return call(*[decode(x) for x in args], **{name: decode(x) for name, x in kwargs.items()})
 
 

@@ -6,10 +6,12 @@ An entry is an array, an object of a declared class, or the error that kept it f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rgpu import _core
 from rgpu.errors import ProtocolError
 from rgpu.wire import limits
+from rgpu.wire.values import decode_dtype
 
 
 class OutOfMemoryError(MemoryError):
@@ -25,15 +27,6 @@ class Poison(Exception):
         self.where, self.kind, self.arguments, self.text = where, kind, args, text
 
 
-class Account:
-    """What a memory pool of the session holds, and may hold (0: anything)."""
-
-    __slots__ = ("used", "limit")
-
-    def __init__(self, limit: int = 0) -> None:
-        self.used, self.limit = 0, limit
-
-
 UNIT = 512  # bytes: CuPy's pools give memory in such units, and say so
 
 
@@ -42,18 +35,27 @@ def charged(nbytes: int) -> int:
     return -(-nbytes // UNIT) * UNIT
 
 
-class Table:
+class PureAccount:
+    """What a memory pool of the session holds, and may hold (0: anything)."""
+
+    __slots__ = ("used", "limit")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.used, self.limit = 0, limit
+
+
+class PureHandles:
     """handle -> object. ``used`` is the number of bytes owned by live arrays; each counts in the
     account that was current when it was entered."""
 
     def __init__(self, limit: int = 0) -> None:
         self.entries: dict[int, Any] = {}
-        self.owned: dict[int, int] = {}
-        self.roots: dict[int, int] = {}  # view -> the array whose memory it shares
+        self._owned: dict[int, int] = {}
+        self._roots: dict[int, int] = {}  # view -> the array whose memory it shares
         self.used = 0
         self.limit = limit
-        self.account = self.default = Account()
-        self._accounts: dict[int, Account] = {}  # of the arrays in other accounts than the default one
+        self.account = self.default = PureAccount()
+        self._accounts: dict[int, PureAccount] = {}  # of the arrays in other accounts than the default one
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -67,6 +69,10 @@ class Table:
         if type(entry) is Poison:
             raise entry.with_traceback(None)
         return entry
+
+    def peek(self, handle: Any) -> Any:
+        """The same, poison as it is; None where there is nothing."""
+        return self.entries.get(handle)
 
     def admit(self, nbytes: int) -> None:
         """Refuse an array that would take the session beyond its limit (0: none)."""
@@ -87,7 +93,7 @@ class Table:
             nbytes, account = -(-nbytes // UNIT) * UNIT, self.account
             if self.limit or account.limit:
                 self.admit(nbytes)
-            self.owned[handle] = nbytes
+            self._owned[handle] = nbytes
             self.used += nbytes
             account.used += nbytes
             if account is not self.default:
@@ -97,33 +103,58 @@ class Table:
     def put_view(self, handle: int, entry: Any, root: int) -> None:
         """Bind an array over the memory of another, which must own it."""
         self.put(handle, entry)
-        self.roots[handle] = root
+        self._roots[handle] = root
+
+    def root(self, handle: int) -> int:
+        """The handle of the array whose memory it shares; 0: its own."""
+        return self._roots.get(handle, 0)
+
+    def sharing(self, root: int) -> list[int]:
+        """Handles over the memory of a root, itself among them."""
+        return [*({root} & self.entries.keys()), *[view for view, owner in self._roots.items() if owner == root]]
+
+    def free(self, handle: int) -> None:
+        """Forget a handle; unknown ones are ignored, freeing never fails."""
+        self.entries.pop(handle, None)
+        nbytes = self._owned.pop(handle, 0)
+        if not nbytes:
+            self._roots.pop(handle, None)  # what owns memory is no view
+        else:
+            self.used -= nbytes
+            account = self._accounts.pop(handle, self.default) if self._accounts else self.default
+            account.used -= nbytes
+
+
+class _Poisoning:
+    """What both tables do with errors."""
 
     def owner(self, handle: int) -> Any:
         """The array of a handle that may be a view's root: one that is no view itself."""
-        if handle in self.roots:
+        if self.root(handle):
             raise ProtocolError(f"handle {handle} is a view; views are made of what owns the memory")
         return self.get(handle)
 
     def poison(self, handle: int, error: Poison) -> None:
         """Whatever the handle was, from now on it raises."""
         self.free(handle)
-        self.entries[handle] = error
+        self.put(handle, error)
 
     def poison_memory(self, handle: int, error: Poison) -> None:
         """The content of an array is lost: it, its root and every view of that raise."""
-        root = self.roots.get(handle, handle)
-        sharing = [view for view, owner in self.roots.items() if owner == root]
-        for other in {handle, root, *sharing} & self.entries.keys():
+        for other in self.sharing(self.root(handle) or handle):
             self.poison(other, error)
 
-    def free(self, handle: int) -> None:
-        """Forget a handle; unknown ones are ignored, freeing never fails."""
-        self.entries.pop(handle, None)
-        nbytes = self.owned.pop(handle, 0)
-        if not nbytes:
-            self.roots.pop(handle, None)  # what owns memory is no view
-        else:
-            self.used -= nbytes
-            account = self._accounts.pop(handle, self.default) if self._accounts else self.default
-            account.used -= nbytes
+
+class PureTable(_Poisoning, PureHandles):
+    """The table in Python."""
+
+
+if TYPE_CHECKING or _core.execute is None:
+    Account = PureAccount
+    Table = PureTable
+else:
+    Account = _core.execute.Account
+    _core.execute.configure(ProtocolError, OutOfMemoryError, Poison, decode_dtype)
+
+    class Table(_Poisoning, _core.execute.Table):
+        """The C core's, which its loop over commands works on (csrc/execute.c)."""

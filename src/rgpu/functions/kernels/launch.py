@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import pool
+from rgpu.client.quick import note
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.functions import creation, dispatch
@@ -131,6 +132,8 @@ class Encoded:
         inputs = [values.TUPLE, *[(values.HANDLE, x._handle) for x in args]]
         command = (_T_CALL, self._fn, handles, (self._kernel, inputs, *self._rest), {})
         stream.submit_predicted(command, handles, made)
+        if len(made) == 1:
+            note(stream, command, handles[0])
         return [dispatch.new(meta, stream, handle) for meta, handle in zip(made, handles)]
 
 

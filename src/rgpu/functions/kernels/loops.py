@@ -14,6 +14,7 @@ import numpy as np
 
 from rgpu.client.meta import fresh
 from rgpu.client.predict import axes as axis_rules
+from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
 from rgpu.functions.kernels import launch
 from rgpu.wire.kernels import c_type, parse
@@ -107,6 +108,7 @@ class ElementwiseKernel(_Kernel):
         self._plans: dict[tuple, tuple] = {}
         self._encoded: dict[tuple, launch.Encoded] = {}
 
+    @quick(itself=True)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it; ``size=`` where only raw arrays are given, ``block_size=`` and ``stream=`` as CuPy's."""
         if not kwargs:

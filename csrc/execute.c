@@ -1,0 +1,1135 @@
+/* The worker's side of small commands: a session's table of handles, and a loop over a message's commands.
+ *
+ * The loop reads a message without trusting it and runs the commands it knows in their plain form: an element-wise
+ * function, a view, a call with simple arguments, on live arrays that lie in memory as NumPy's own do. Whatever is
+ * unusual in any way, malformed, poisoned, lent, in another place, it hands to the Python executor untouched and
+ * goes on behind it; so everything is refused in one place, and the two can never disagree about what is allowed. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
+
+#define TYPE(x) Py_TYPE((PyObject *)(x))
+#define UNIT 512 /* bytes: what an array counts for is a multiple, as in rgpu.server.table */
+#define LIVE 4000000 /* handles of a session, as in rgpu.wire.limits */
+#define COMMANDS 4096
+#define FUNCTIONS 65536
+
+enum { FREE = 2, VIEW = 4, UNARY, BINARY, INPLACE, CALL }; /* as in rgpu.wire.ops */
+enum { LIST, TUPLE, HANDLE, INT = 11 };                    /* as in rgpu.wire.values */
+
+static struct {
+    PyObject *protocol_error, *memory_error, *poison, *decode_dtype;
+} the;
+
+/* ---- accounts and the table ---------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    long long used, limit;
+} Account;
+
+typedef struct {
+    uint64_t handle; /* 0: free */
+    PyObject *entry;
+    Account *account; /* that it counts in; NULL: it owns no memory */
+    int64_t nbytes;   /* charged */
+    uint64_t root;    /* the array whose memory it shares; 0: none */
+} slot;
+
+typedef struct {
+    PyObject_HEAD
+    slot *slots;
+    size_t room, count;
+    long long used, limit;
+    PyObject *account, *first;
+} Table;
+
+static PyTypeObject *account_type, *table_type;
+
+static size_t place_of(const Table *t, uint64_t handle)
+{
+    uint64_t hash = handle * 0x9e3779b97f4a7c15u;
+    return (size_t)(hash >> 20) & (t->room - 1);
+}
+
+static slot *lookup(const Table *t, uint64_t handle)
+{
+    if (!t->room || !handle)
+        return NULL;
+    for (size_t at = place_of(t, handle);; at = (at + 1) & (t->room - 1)) {
+        slot *s = &t->slots[at];
+        if (s->handle == handle)
+            return s;
+        if (!s->handle)
+            return NULL;
+    }
+}
+
+static int make_room(Table *t)
+{
+    if (t->count * 2 < t->room)
+        return 0;
+    size_t room = t->room ? t->room * 2 : 256, before = t->room;
+    slot *old = t->slots, *more = PyMem_Calloc(room, sizeof *more);
+    if (!more) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    t->slots = more;
+    t->room = room;
+    for (size_t i = 0; i < before; i++)
+        if (old[i].handle) {
+            size_t at = place_of(t, old[i].handle);
+            while (more[at].handle)
+                at = (at + 1) & (room - 1);
+            more[at] = old[i];
+        }
+    PyMem_Free(old);
+    return 0;
+}
+
+/* Take a handle out: what probes past its place is moved up, so that no tombstones pile up. */
+static void take_out(Table *t, slot *s)
+{
+    size_t hole = (size_t)(s - t->slots), mask = t->room - 1;
+    for (size_t at = (hole + 1) & mask; t->slots[at].handle; at = (at + 1) & mask) {
+        size_t home = place_of(t, t->slots[at].handle);
+        if (((at - home) & mask) >= ((at - hole) & mask)) {
+            t->slots[hole] = t->slots[at];
+            hole = at;
+        }
+    }
+    t->slots[hole].handle = 0;
+    t->count--;
+}
+
+/* Forget a handle; unknown ones are ignored. Destructors of entries may run Python: the table is whole by then. */
+static void release(Table *t, uint64_t handle)
+{
+    slot *s = lookup(t, handle);
+    if (!s)
+        return;
+    slot gone = *s;
+    take_out(t, s);
+    if (gone.account) {
+        t->used -= gone.nbytes;
+        gone.account->used -= gone.nbytes;
+        Py_DECREF((PyObject *)gone.account);
+    }
+    Py_DECREF(gone.entry);
+}
+
+static int refuse_memory(int64_t nbytes, long long used, long long limit)
+{
+    PyObject *args = Py_BuildValue("(LLL)", (long long)nbytes, used, limit);
+    if (args)
+        PyErr_SetObject(the.memory_error, args);
+    Py_XDECREF(args);
+    return -1;
+}
+
+/* Refuse an array that would take the session or its pool beyond its limit (0: none). */
+static int admit(const Table *t, int64_t nbytes)
+{
+    const Account *account = (Account *)t->account;
+    if (t->limit && nbytes > t->limit - t->used)
+        return refuse_memory(nbytes, t->used, t->limit);
+    if (account->limit && nbytes > account->limit - account->used)
+        return refuse_memory(nbytes, account->used, account->limit);
+    return 0;
+}
+
+static int64_t charge(int64_t nbytes)
+{
+    return nbytes > INT64_MAX - UNIT ? INT64_MAX : (nbytes + UNIT - 1) / UNIT * UNIT;
+}
+
+static int bind(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root)
+{
+    if (lookup(t, handle)) {
+        PyErr_Format(the.protocol_error, "handle %llu is in use", (unsigned long long)handle);
+        return -1;
+    }
+    if (t->count >= LIVE) {
+        PyErr_Format(the.protocol_error, "more than %d live handles", LIVE);
+        return -1;
+    }
+    if (nbytes) {
+        nbytes = charge(nbytes);
+        if (admit(t, nbytes))
+            return -1;
+    }
+    if (make_room(t))
+        return -1;
+    size_t at = place_of(t, handle);
+    while (t->slots[at].handle)
+        at = (at + 1) & (t->room - 1);
+    Py_INCREF(entry);
+    t->slots[at] = (slot){handle, entry, NULL, nbytes, root};
+    t->count++;
+    if (nbytes) {
+        Account *account = (Account *)t->account;
+        Py_INCREF((PyObject *)account);
+        t->slots[at].account = account;
+        account->used += nbytes;
+        t->used += nbytes;
+    }
+    return 0;
+}
+
+/* The number of a handle, 0 where it is none. */
+static uint64_t number_of(PyObject *handle)
+{
+    uint64_t number = PyLong_Check(handle) ? PyLong_AsUnsignedLongLong(handle) : 0;
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return number;
+}
+
+static PyObject *unknown(PyObject *handle)
+{
+    return PyErr_Format(the.protocol_error, "unknown handle %.30S", handle);
+}
+
+static PyObject *table_get(Table *t, PyObject *handle)
+{
+    slot *s = lookup(t, number_of(handle));
+    if (!s)
+        return unknown(handle);
+    PyObject *entry = s->entry;
+    Py_INCREF(entry);
+    if ((PyObject *)TYPE(entry) != the.poison)
+        return entry;
+    PyObject *fresh = PyObject_CallMethod(entry, "with_traceback", "O", Py_None);
+    Py_XDECREF(fresh);
+    if (fresh)
+        PyErr_SetObject(the.poison, entry);
+    Py_DECREF(entry);
+    return NULL;
+}
+
+static PyObject *table_peek(Table *t, PyObject *handle)
+{
+    slot *s = lookup(t, number_of(handle));
+    PyObject *entry = s ? s->entry : Py_None;
+    Py_INCREF(entry);
+    return entry;
+}
+
+static PyObject *table_put(Table *t, PyObject *args)
+{
+    PyObject *handle, *entry;
+    long long nbytes = 0;
+    if (!PyArg_ParseTuple(args, "OO|L:put", &handle, &entry, &nbytes))
+        return NULL;
+    uint64_t number = number_of(handle);
+    if (!number || nbytes < 0)
+        return unknown(handle);
+    if (bind(t, number, entry, nbytes, 0))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_put_view(Table *t, PyObject *args)
+{
+    PyObject *handle, *entry, *root;
+    if (!PyArg_ParseTuple(args, "OOO:put_view", &handle, &entry, &root))
+        return NULL;
+    uint64_t number = number_of(handle);
+    if (!number)
+        return unknown(handle);
+    if (bind(t, number, entry, 0, number_of(root)))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_free(Table *t, PyObject *handle)
+{
+    release(t, number_of(handle));
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_admit(Table *t, PyObject *nbytes)
+{
+    long long size = PyLong_AsLongLong(nbytes);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        size = INT64_MAX;
+    }
+    if (admit(t, size))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_root(Table *t, PyObject *handle)
+{
+    slot *s = lookup(t, number_of(handle));
+    return PyLong_FromUnsignedLongLong(s ? s->root : 0);
+}
+
+/* Handles whose memory is that of a root, itself among them. */
+static PyObject *table_sharing(Table *t, PyObject *handle)
+{
+    uint64_t root = number_of(handle);
+    PyObject *found = PyList_New(0);
+    for (size_t i = 0; found && i < t->room; i++) {
+        const slot *s = &t->slots[i];
+        if (!s->handle || (s->handle != root && s->root != root))
+            continue;
+        PyObject *number = PyLong_FromUnsignedLongLong(s->handle);
+        if (!number || PyList_Append(found, number))
+            Py_CLEAR(found);
+        Py_XDECREF(number);
+    }
+    return found;
+}
+
+static PyObject *table_entries(Table *t, void *Py_UNUSED(closure))
+{
+    PyObject *found = PyDict_New();
+    for (size_t i = 0; found && i < t->room; i++) {
+        if (!t->slots[i].handle)
+            continue;
+        PyObject *number = PyLong_FromUnsignedLongLong(t->slots[i].handle);
+        if (!number || PyDict_SetItem(found, number, t->slots[i].entry))
+            Py_CLEAR(found);
+        Py_XDECREF(number);
+    }
+    return found;
+}
+
+static Py_ssize_t table_length(Table *t)
+{
+    return (Py_ssize_t)t->count;
+}
+
+static int table_set_account(Table *t, PyObject *account, void *Py_UNUSED(closure))
+{
+    if (!account || !PyObject_TypeCheck(account, account_type)) {
+        PyErr_SetString(PyExc_TypeError, "an Account");
+        return -1;
+    }
+    PyObject *before = t->account;
+    Py_INCREF(account);
+    t->account = account;
+    Py_XDECREF(before);
+    return 0;
+}
+
+static PyObject *table_get_account(Table *t, void *first)
+{
+    PyObject *found = first ? t->first : t->account;
+    Py_INCREF(found);
+    return found;
+}
+
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *named)
+{
+    static char *words[] = {"limit", NULL};
+    long long limit = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "|L:Table", words, &limit))
+        return NULL;
+    Table *t = (Table *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!t)
+        return NULL;
+    t->limit = limit;
+    t->first = PyObject_CallFunctionObjArgs((PyObject *)account_type, NULL);
+    t->account = t->first;
+    Py_XINCREF(t->account);
+    if (!t->first)
+        Py_CLEAR(t);
+    return (PyObject *)t;
+}
+
+static void table_dealloc(Table *t)
+{
+    PyTypeObject *type = TYPE(t);
+    for (size_t i = 0; i < t->room; i++)
+        if (t->slots[i].handle) {
+            Py_DECREF(t->slots[i].entry);
+            Py_XDECREF((PyObject *)t->slots[i].account);
+        }
+    PyMem_Free(t->slots);
+    Py_XDECREF(t->account);
+    Py_XDECREF(t->first);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(t);
+    Py_DECREF(type);
+}
+
+static int account_init(Account *self, PyObject *args, PyObject *named)
+{
+    static char *words[] = {"limit", NULL};
+    return PyArg_ParseTupleAndKeywords(args, named, "|L:Account", words, &self->limit) ? 0 : -1;
+}
+
+static PyMemberDef account_members[] = {
+    {"used", T_LONGLONG, offsetof(Account, used), 0, "bytes that its arrays own"},
+    {"limit", T_LONGLONG, offsetof(Account, limit), 0, "bytes that they may own (0: any)"},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot account_slots[] = {
+    {Py_tp_doc, "What a memory pool of the session holds, and may hold."},
+    {Py_tp_init, account_init},
+    {Py_tp_members, account_members},
+    {0, NULL},
+};
+static PyType_Spec account_spec = {
+    "rgpu._rgpu_execute.Account", sizeof(Account), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, account_slots,
+};
+
+static PyMethodDef table_methods[] = {
+    {"get", (PyCFunction)table_get, METH_O, "The object of a handle; raises its poison, or ProtocolError."},
+    {"peek", (PyCFunction)table_peek, METH_O, "The same, poison as it is; None where there is nothing."},
+    {"put", (PyCFunction)table_put, METH_VARARGS, "(handle, entry, nbytes=0): bind a new handle."},
+    {"put_view", (PyCFunction)table_put_view, METH_VARARGS, "(handle, entry, root): an array over another's memory."},
+    {"free", (PyCFunction)table_free, METH_O, "Forget a handle; unknown ones are ignored."},
+    {"admit", (PyCFunction)table_admit, METH_O, "Refuse an array beyond the limits."},
+    {"root", (PyCFunction)table_root, METH_O, "The handle of the array whose memory it shares; 0: its own."},
+    {"sharing", (PyCFunction)table_sharing, METH_O, "Handles over the memory of a root, itself among them."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef table_members[] = {
+    {"used", T_LONGLONG, offsetof(Table, used), READONLY, NULL},
+    {"limit", T_LONGLONG, offsetof(Table, limit), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef table_getset[] = {
+    {"entries", (getter)table_entries, NULL, "a copy: handle -> object", NULL},
+    {"account", (getter)table_get_account, (setter)table_set_account, NULL, NULL},
+    {"default", (getter)table_get_account, NULL, NULL, "default"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot table_slots[] = {
+    {Py_tp_new, table_new},         {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods},
+    {Py_tp_members, table_members}, {Py_tp_getset, table_getset},   {Py_mp_length, table_length},
+    {0, NULL},
+};
+static PyType_Spec table_spec = {
+    "rgpu._rgpu_execute.Table", sizeof(Table), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, table_slots,
+};
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+/* Bytes that nobody has vouched for: nothing is read beyond `end`. */
+typedef struct {
+    const unsigned char *at, *end;
+} reader;
+
+static int take(reader *r, size_t size, uint64_t *x)
+{
+    if ((size_t)(r->end - r->at) < size)
+        return 0;
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++)
+        value = value << 8 | r->at[i];
+    r->at += size;
+    *x = value;
+    return 1;
+}
+
+/* An integer that is not negative. */
+static int take_natural(reader *r, uint64_t *x)
+{
+    if (r->at == r->end)
+        return 0;
+    unsigned char mark = *r->at;
+    if (mark < 0x80) {
+        *x = mark;
+        r->at++;
+        return 1;
+    }
+    if (mark < 0xcc || mark > 0xd3)
+        return 0;
+    size_t size = (size_t)1 << (mark & 3);
+    reader rest = {r->at + 1, r->end};
+    if (!take(&rest, size, x) || (mark >= 0xd0 && *x >> (8 * size - 1)))
+        return 0;
+    *r = rest;
+    return 1;
+}
+
+/* Any integer that fits. */
+static int take_integer(reader *r, int64_t *x)
+{
+    uint64_t value;
+    reader rest = *r;
+    if (take_natural(&rest, &value)) {
+        if (value > INT64_MAX)
+            return 0;
+        *x = (int64_t)value;
+        *r = rest;
+        return 1;
+    }
+    if (r->at == r->end)
+        return 0;
+    unsigned char mark = *r->at;
+    if (mark >= 0xe0) {
+        *x = (int64_t)mark - 256;
+        r->at++;
+        return 1;
+    }
+    if (mark < 0xd0 || mark > 0xd3)
+        return 0;
+    size_t size = (size_t)1 << (mark & 3);
+    rest = (reader){r->at + 1, r->end};
+    if (!take(&rest, size, &value))
+        return 0;
+    *x = size == 8 ? (int64_t)value : (int64_t)(value | ~(uint64_t)0 << (8 * size)); /* negative, or take_natural's */
+    *r = rest;
+    return 1;
+}
+
+/* The head of a list (fix, 16, 32). */
+static int take_list(reader *r, uint64_t *count)
+{
+    if (r->at == r->end)
+        return 0;
+    unsigned char mark = *r->at;
+    if ((mark & 0xf0) == 0x90) {
+        *count = mark & 15;
+        r->at++;
+        return 1;
+    }
+    if (mark != 0xdc && mark != 0xdd)
+        return 0;
+    reader rest = {r->at + 1, r->end};
+    if (!take(&rest, mark == 0xdc ? 2 : 4, count))
+        return 0;
+    *r = rest;
+    return 1;
+}
+
+static int take_text(reader *r, const char **text, size_t *size)
+{
+    if (r->at == r->end)
+        return 0;
+    unsigned char mark = *r->at;
+    reader rest = {r->at + 1, r->end};
+    uint64_t length = mark & 31;
+    if ((mark & 0xe0) != 0xa0 && !(mark == 0xd9 && take(&rest, 1, &length)))
+        return 0;
+    if ((uint64_t)(rest.end - rest.at) < length)
+        return 0;
+    *text = (const char *)rest.at;
+    *size = (size_t)length;
+    rest.at += length;
+    *r = rest;
+    return 1;
+}
+
+/* Step over one value, whatever it is; 0 where the bytes are none. Costs no more than their number. */
+static int skip(reader *r)
+{
+    uint64_t open = 1, n;
+    while (open) {
+        if (r->at == r->end || open > (uint64_t)(r->end - r->at))
+            return 0;
+        open--;
+        unsigned char mark = *r->at++;
+        if (mark < 0x80 || mark >= 0xe0 || mark == 0xc0 || mark == 0xc2 || mark == 0xc3)
+            continue;
+        if (mark < 0x90) {
+            open += 2 * (uint64_t)(mark & 15);
+            continue;
+        }
+        if (mark < 0xa0) {
+            open += mark & 15;
+            continue;
+        }
+        uint64_t size = 0;
+        if (mark < 0xc0)
+            size = mark & 31;
+        else if ((mark >= 0xc4 && mark <= 0xc6) || (mark >= 0xd9 && mark <= 0xdb)) {
+            if (!take(r, (size_t)1 << (mark <= 0xc6 ? mark - 0xc4 : mark - 0xd9), &size))
+                return 0;
+        } else if (mark == 0xca || mark == 0xcb)
+            size = mark == 0xca ? 4 : 8;
+        else if (mark >= 0xcc && mark <= 0xd3)
+            size = (uint64_t)1 << (mark & 3);
+        else if (mark >= 0xdc && mark <= 0xdf) {
+            if (!take(r, mark & 1 ? 4 : 2, &n))
+                return 0;
+            open += mark >= 0xde ? 2 * n : n;
+        } else
+            return 0; /* extensions, and what msgpack never uses */
+        if (size > (uint64_t)(r->end - r->at))
+            return 0;
+        r->at += size;
+    }
+    return 1;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------ */
+
+enum { DONE, SLOW, FAILED }; /* SLOW: nothing has happened yet; FAILED: with an exception */
+
+#define DTYPES 16
+#define ARGUMENTS 16
+
+typedef struct {
+    PyObject_HEAD
+    Table *table;
+    PyObject **functions;
+    char *elementwise; /* whether a function is a ufunc of NumPy's own */
+    size_t count;
+    char lent;
+    struct {
+        char text[8];
+        PyArray_Descr *dtype;
+    } dtypes[DTYPES];
+} Loop;
+
+static PyObject *plain_array(const Loop *loop, uint64_t handle)
+{
+    const slot *s = lookup(loop->table, handle);
+    return s && PyArray_CheckExact(s->entry) ? s->entry : NULL;
+}
+
+/* Enter a result that is an array of its own. FAILED, or SLOW where it is anything else. */
+static int keep(Loop *loop, uint64_t handle, PyObject **result)
+{
+    if (PyArray_CheckScalar(*result) && !PyArray_Check(*result)) {
+        PyObject *array = PyArray_FromScalar(*result, NULL);
+        if (!array)
+            return FAILED;
+        Py_DECREF(*result);
+        *result = array;
+    }
+    if (!PyArray_CheckExact(*result))
+        return SLOW;
+    PyArrayObject *array = (PyArrayObject *)*result;
+    int wanted = NPY_ARRAY_OWNDATA | NPY_ARRAY_C_CONTIGUOUS;
+    if ((PyArray_FLAGS(array) & wanted) != wanted)
+        return SLOW;
+    return bind(loop->table, handle, *result, (int64_t)PyArray_NBYTES(array), 0) ? FAILED : DONE;
+}
+
+/* A new handle in its declared bounds that nothing has yet. */
+static int take_new_handle(const Loop *loop, reader *r, uint64_t *handle)
+{
+    return take_natural(r, handle) && *handle && !lookup(loop->table, *handle);
+}
+
+/* A new reference to an operand: an array, a float, or an integer as [INT, n]. */
+static PyObject *take_operand(const Loop *loop, reader *r)
+{
+    uint64_t x;
+    int64_t integer;
+    if (take_natural(r, &x)) {
+        PyObject *found = plain_array(loop, x);
+        Py_XINCREF(found);
+        return found;
+    }
+    if (r->end - r->at >= 9 && *r->at == 0xcb) {
+        double value;
+        r->at++;
+        if (!take(r, 8, &x))
+            return NULL;
+        memcpy(&value, &x, sizeof value);
+        return PyFloat_FromDouble(value);
+    }
+    if (take_list(r, &x) && x == 2 && take_natural(r, &x) && x == INT && take_integer(r, &integer))
+        return PyLong_FromLongLong(integer);
+    return NULL;
+}
+
+/* Let Python enter a result that is not as simple as it looked; takes the reference. */
+static int keep_slowly(PyObject *executor, uint64_t handle, PyObject *result)
+{
+    PyObject *done = PyObject_CallMethod(executor, "bind_fresh", "KO", (unsigned long long)handle, result);
+    Py_DECREF(result);
+    Py_XDECREF(done);
+    return done ? DONE : FAILED;
+}
+
+static int run_elementwise(Loop *loop, PyObject *executor, reader r, int operands)
+{
+    uint64_t fn, out;
+    if (!take_natural(&r, &fn) || fn >= loop->count || !loop->elementwise[fn] || !take_new_handle(loop, &r, &out))
+        return SLOW;
+    PyObject *a = take_operand(loop, &r), *b = a && operands == 2 ? take_operand(loop, &r) : NULL;
+    if (!a || (operands == 2 && !b) || (!PyArray_CheckExact(a) && (!b || !PyArray_CheckExact(b)))) {
+        Py_XDECREF(a);
+        Py_XDECREF(b);
+        if (PyErr_Occurred())
+            return FAILED;
+        return SLOW;
+    }
+    PyObject *result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, NULL);
+    Py_DECREF(a);
+    Py_XDECREF(b);
+    if (!result)
+        return FAILED;
+    int how = keep(loop, out, &result);
+    if (how == SLOW)
+        return keep_slowly(executor, out, result);
+    Py_DECREF(result);
+    return how;
+}
+
+static int run_inplace(Loop *loop, reader r)
+{
+    uint64_t fn, handle;
+    if (loop->lent || !take_natural(&r, &fn) || fn >= loop->count || !loop->elementwise[fn] ||
+        !take_natural(&r, &handle))
+        return SLOW;
+    PyObject *a = plain_array(loop, handle), *b = a ? take_operand(loop, &r) : NULL;
+    if (!b)
+        return PyErr_Occurred() ? FAILED : SLOW;
+    Py_INCREF(a);
+    /* out=a; ufuncs cast by same_kind unless told otherwise */
+    PyObject *result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, a, NULL);
+    Py_DECREF(a);
+    Py_DECREF(b);
+    Py_XDECREF(result);
+    return result ? DONE : FAILED;
+}
+
+/* A borrowed dtype of a short name. */
+static PyArray_Descr *dtype_of(Loop *loop, const char *text, size_t size)
+{
+    if (size >= sizeof loop->dtypes[0].text || memchr(text, 0, size))
+        return NULL;
+    char name[8] = {0};
+    memcpy(name, text, size);
+    int i = 0;
+    for (; i < DTYPES && loop->dtypes[i].dtype; i++)
+        if (!memcmp(loop->dtypes[i].text, name, sizeof name))
+            return loop->dtypes[i].dtype;
+    PyObject *found = PyObject_CallFunction(the.decode_dtype, "s#", text, (Py_ssize_t)size);
+    if (!found || !PyArray_DescrCheck(found)) {
+        Py_XDECREF(found);
+        PyErr_Clear();
+        return NULL;
+    }
+    if (i == DTYPES) {
+        i = (unsigned char)name[2] % DTYPES;
+        Py_DECREF((PyObject *)loop->dtypes[i].dtype);
+    }
+    memcpy(loop->dtypes[i].text, name, sizeof name);
+    loop->dtypes[i].dtype = (PyArray_Descr *)found;
+    return loop->dtypes[i].dtype;
+}
+
+/* Whether the elements of a layout lie within nbytes of memory; extents are at least 1. */
+static int is_inside(int ndim, const npy_intp *shape, const npy_intp *strides, int64_t offset, int64_t itemsize,
+                     int64_t nbytes)
+{
+    __int128 low = offset, high = (__int128)offset + itemsize;
+    for (int i = 0; i < ndim; i++) {
+        __int128 reach = (__int128)(shape[i] - 1) * strides[i];
+        if (strides[i] < 0)
+            low += reach;
+        else
+            high += reach;
+    }
+    return low >= 0 && high <= nbytes;
+}
+
+static int run_view(Loop *loop, reader r)
+{
+    uint64_t out, root, ndim, again;
+    int64_t offset;
+    const char *text;
+    size_t length;
+    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+    if (!take_new_handle(loop, &r, &out) || !take_natural(&r, &root) || !take_text(&r, &text, &length) ||
+        !take_list(&r, &ndim) || ndim > NPY_MAXDIMS)
+        return SLOW;
+    const slot *s = lookup(loop->table, root);
+    if (!s || s->root || !PyArray_CheckExact(s->entry))
+        return SLOW;
+    PyArrayObject *base = (PyArrayObject *)s->entry;
+    for (uint64_t i = 0; i < ndim; i++) {
+        int64_t extent;
+        if (!take_integer(&r, &extent) || extent < 1)
+            return SLOW; /* an array without elements has no memory to share */
+        shape[i] = (npy_intp)extent;
+    }
+    if (!take_list(&r, &again) || again != ndim)
+        return SLOW;
+    for (uint64_t i = 0; i < ndim; i++) {
+        int64_t stride;
+        if (!take_integer(&r, &stride))
+            return SLOW;
+        strides[i] = (npy_intp)stride;
+    }
+    if (!take_integer(&r, &offset) || !(PyArray_FLAGS(base) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS)) ||
+        !PyArray_ISWRITEABLE(base))
+        return SLOW;
+    PyArray_Descr *dtype = dtype_of(loop, text, length);
+    if (!dtype || !is_inside((int)ndim, shape, strides, offset, PyDataType_ELSIZE(dtype), (int64_t)PyArray_NBYTES(base)))
+        return SLOW;
+    Py_INCREF((PyObject *)dtype);
+    PyObject *view = PyArray_NewFromDescr(&PyArray_Type, dtype, (int)ndim, shape, strides,
+                                          (char *)PyArray_DATA(base) + offset, NPY_ARRAY_WRITEABLE, NULL);
+    if (!view)
+        return FAILED;
+    Py_INCREF((PyObject *)base);
+    int how = PyArray_SetBaseObject((PyArrayObject *)view, (PyObject *)base) ||
+                      bind(loop->table, out, view, 0, root)
+                  ? FAILED
+                  : DONE;
+    Py_DECREF(view);
+    return how;
+}
+
+static int run_free(Loop *loop, reader r)
+{
+    uint64_t count, handle;
+    if (!take_list(&r, &count))
+        return SLOW;
+    reader check = r;
+    for (uint64_t i = 0; i < count; i++)
+        if (!take_natural(&check, &handle) || !handle)
+            return SLOW;
+    if (count > 65536)
+        return SLOW;
+    for (uint64_t i = 0; i < count && take_natural(&r, &handle); i++)
+        release(loop->table, handle);
+    return DONE;
+}
+
+/* ---- calls --------------------------------------------------------------------------------- */
+
+/* The arrays among a call's arguments, which its result may turn out to be. */
+typedef struct {
+    PyObject *arrays[ARGUMENTS];
+    int count;
+} arguments;
+
+/* A new reference to a simple value; NULL without an exception where it is not one. */
+static PyObject *take_value(const Loop *loop, reader *r, arguments *seen, int depth)
+{
+    int64_t integer;
+    uint64_t count, tag, handle;
+    const char *text;
+    size_t length;
+    if (r->at == r->end || depth > 4)
+        return NULL;
+    unsigned char mark = *r->at;
+    PyObject *constant = mark == 0xc0 ? Py_None : mark == 0xc2 ? Py_False : mark == 0xc3 ? Py_True : NULL;
+    if (constant) {
+        r->at++;
+        Py_INCREF(constant);
+        return constant;
+    }
+    if (mark == 0xcb)
+        return take_operand(loop, r);
+    if (take_integer(r, &integer))
+        return PyLong_FromLongLong(integer);
+    if (take_text(r, &text, &length))
+        return PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "strict");
+    if (!take_list(r, &count) || !count || !take_natural(r, &tag))
+        return NULL;
+    if (tag == HANDLE && count == 2) {
+        if (!take_natural(r, &handle))
+            return NULL;
+        const slot *s = lookup(loop->table, handle);
+        if (!s || (PyObject *)TYPE(s->entry) == the.poison || seen->count == ARGUMENTS)
+            return NULL;
+        if (PyArray_Check(s->entry))
+            seen->arrays[seen->count++] = s->entry;
+        Py_INCREF(s->entry);
+        return s->entry;
+    }
+    if (tag == INT && count == 2)
+        return take_integer(r, &integer) ? PyLong_FromLongLong(integer) : NULL;
+    if ((tag != TUPLE && tag != LIST) || count > 65)
+        return NULL;
+    PyObject *made = tag == TUPLE ? PyTuple_New((Py_ssize_t)count - 1) : PyList_New((Py_ssize_t)count - 1);
+    for (uint64_t i = 1; made && i < count; i++) {
+        PyObject *item = take_value(loop, r, seen, depth + 1);
+        if (!item)
+            Py_CLEAR(made);
+        else if (tag == TUPLE)
+            PyTuple_SetItem(made, (Py_ssize_t)i - 1, item);
+        else
+            PyList_SetItem(made, (Py_ssize_t)i - 1, item);
+    }
+    return made;
+}
+
+/* Keyword arguments; 0 where they are not simple. */
+static int take_named(const Loop *loop, reader *r, arguments *seen, PyObject **named)
+{
+    *named = NULL;
+    if (r->at == r->end || (*r->at & 0xf0) != 0x80)
+        return 0;
+    unsigned count = *r->at++ & 15;
+    if (!count)
+        return 1;
+    *named = PyDict_New();
+    for (unsigned i = 0; *named && i < count; i++) {
+        const char *text;
+        size_t length;
+        if (!take_text(r, &text, &length))
+            return 0;
+        PyObject *name = PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "strict");
+        PyObject *value = name ? take_value(loop, r, seen, 0) : NULL;
+        int bad = !value || PyDict_SetItem(*named, name, value);
+        Py_XDECREF(name);
+        Py_XDECREF(value);
+        if (bad)
+            return 0;
+    }
+    return *named != NULL;
+}
+
+static int finish_call(Loop *loop, PyObject *executor, uint64_t out, PyObject *result, const arguments *seen)
+{
+    int mine = 0;
+    for (int i = 0; i < seen->count; i++)
+        mine |= seen->arrays[i] == result;
+    int how = mine ? SLOW : keep(loop, out, &result);
+    if (how == SLOW) {
+        PyObject *arrays = PyList_New(0);
+        for (int i = 0; arrays && i < seen->count; i++)
+            if (PyList_Append(arrays, seen->arrays[i]))
+                Py_CLEAR(arrays);
+        PyObject *done = arrays ? PyObject_CallMethod(executor, "bind_result", "KOO", (unsigned long long)out, result,
+                                                      arrays)
+                                : NULL;
+        Py_XDECREF(arrays);
+        how = done ? DONE : FAILED;
+        Py_XDECREF(done);
+    }
+    Py_DECREF(result);
+    return how;
+}
+
+static int run_call(Loop *loop, PyObject *executor, reader r)
+{
+    uint64_t fn, outs, out = 0, count;
+    arguments seen = {{NULL}, 0};
+    if (loop->lent || !take_natural(&r, &fn) || fn >= loop->count || !take_list(&r, &outs) || outs > 1 ||
+        (outs && !take_new_handle(loop, &r, &out)) || !take_list(&r, &count) || count > ARGUMENTS)
+        return SLOW;
+    PyObject *args = PyTuple_New((Py_ssize_t)count), *named = NULL;
+    if (!args)
+        return FAILED;
+    int simple = 1, how = SLOW;
+    for (uint64_t i = 0; simple && i < count; i++) {
+        PyObject *value = take_value(loop, &r, &seen, 0);
+        simple = value != NULL;
+        if (simple)
+            PyTuple_SetItem(args, (Py_ssize_t)i, value);
+    }
+    if (simple && take_named(loop, &r, &seen, &named)) {
+        PyObject *result = PyObject_Call(loop->functions[fn], args, named);
+        if (!result)
+            how = FAILED;
+        else if (outs)
+            how = finish_call(loop, executor, out, result, &seen);
+        else {
+            Py_DECREF(result);
+            how = DONE;
+        }
+    } else
+        PyErr_Clear(); /* what stands there is for the executor to judge */
+    Py_DECREF(args);
+    Py_XDECREF(named);
+    return how;
+}
+
+/* ---- a message ----------------------------------------------------------------------------- */
+
+/* The fields of the forms this loop knows, tag included; 0: another command. */
+static const unsigned char fields[] = {[FREE] = 2, [VIEW] = 7, [UNARY] = 4, [BINARY] = 5, [INPLACE] = 4, [CALL] = 5};
+
+static int run_one(Loop *loop, PyObject *executor, reader r)
+{
+    unsigned char head = *r.at, tag = r.end - r.at > 1 ? r.at[1] : 0;
+    if ((head & 0xf0) != 0x90 || tag >= sizeof fields || !fields[tag] || (head & 15) != fields[tag])
+        return SLOW;
+    r.at += 2;
+    switch (tag) {
+    case FREE: return run_free(loop, r);
+    case VIEW: return run_view(loop, r);
+    case UNARY: return run_elementwise(loop, executor, r, 1);
+    case BINARY: return run_elementwise(loop, executor, r, 2);
+    case INPLACE: return run_inplace(loop, r);
+    default: return run_call(loop, executor, r);
+    }
+}
+
+/* The command's error belongs to the client: Python poisons and tells. Errors that end the session go on. */
+static int tell_failed(PyObject *executor, uint64_t batch, uint64_t index, reader r)
+{
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    if (trace)
+        PyException_SetTraceback(value, trace);
+    PyObject *done = PyObject_CallMethod(executor, "failed", "OKKy#", value, (unsigned long long)batch,
+                                         (unsigned long long)index, (const char *)r.at, (Py_ssize_t)(r.end - r.at));
+    Py_XDECREF(kind);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+static int run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t count)
+{
+    for (uint64_t index = 0; index < count; index++) {
+        reader command = {r.at, r.end};
+        skip(&r); /* it was whole when the message was looked over */
+        command.end = r.at;
+        int how = run_one(loop, executor, command);
+        if (how == SLOW) {
+            PyObject *done =
+                PyObject_CallMethod(executor, "run_one", "KKy#", (unsigned long long)batch, (unsigned long long)index,
+                                    (const char *)command.at, (Py_ssize_t)(command.end - command.at));
+            Py_XDECREF(done);
+            if (!done)
+                return -1;
+        } else if (how == FAILED && tell_failed(executor, batch, index, command))
+            return -1;
+    }
+    return 0;
+}
+
+/* (executor, body) -> number of commands run, or None where this is no message: nothing has run then. */
+static PyObject *loop_run(Loop *loop, PyObject *args)
+{
+    PyObject *executor, *body;
+    Py_buffer data;
+    uint64_t batch, count;
+    if (!PyArg_ParseTuple(args, "OO:run", &executor, &body) || PyObject_GetBuffer(body, &data, PyBUF_SIMPLE))
+        return NULL;
+    reader r = {data.buf, (const unsigned char *)data.buf + data.len}, whole;
+    int good = take_list(&r, &count) && count == 2 && take_natural(&r, &batch) && take_list(&r, &count) &&
+               count <= COMMANDS;
+    whole = r;
+    for (uint64_t i = 0; good && i < count; i++)
+        good = skip(&whole);
+    good = good && whole.at == whole.end;
+    int failed = good && run_all(loop, executor, r, batch, count);
+    PyBuffer_Release(&data);
+    if (failed)
+        return NULL;
+    if (good)
+        return PyLong_FromUnsignedLongLong(count);
+    Py_RETURN_NONE;
+}
+
+static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
+{
+    Table *table;
+    PyObject *functions, *ufunc;
+    if (!PyArg_ParseTuple(args, "OO!O:Loop", &table, &PyList_Type, &functions, &ufunc))
+        return NULL;
+    Py_ssize_t count = PyList_Size(functions);
+    if (count < 0 || count > FUNCTIONS || !PyObject_TypeCheck((PyObject *)table, table_type) || !PyType_Check(ufunc))
+        return PyErr_Format(PyExc_TypeError, "(table, [function, ...], type of ufuncs)");
+    Loop *loop = (Loop *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!loop)
+        return NULL;
+    Py_INCREF((PyObject *)table);
+    loop->table = table;
+    loop->functions = PyMem_Calloc((size_t)count + 1, sizeof *loop->functions);
+    loop->elementwise = PyMem_Calloc((size_t)count + 1, 1);
+    if (!loop->functions || !loop->elementwise) {
+        Py_DECREF((PyObject *)loop);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *function = PyList_GetItem(functions, i);
+        Py_INCREF(function);
+        loop->functions[i] = function;
+        loop->elementwise[i] = (PyObject *)TYPE(function) == ufunc;
+        loop->count++;
+    }
+    return (PyObject *)loop;
+}
+
+static void loop_dealloc(Loop *loop)
+{
+    PyTypeObject *type = TYPE(loop);
+    for (size_t i = 0; i < loop->count; i++)
+        Py_DECREF(loop->functions[i]);
+    for (int i = 0; i < DTYPES; i++)
+        Py_XDECREF((PyObject *)loop->dtypes[i].dtype);
+    PyMem_Free(loop->functions);
+    PyMem_Free(loop->elementwise);
+    Py_XDECREF((PyObject *)loop->table);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(loop);
+    Py_DECREF(type);
+}
+
+static PyMethodDef loop_methods[] = {
+    {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body) -> commands run; None: not a message, nothing ran."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef loop_members[] = {
+    {"lent", T_BOOL, offsetof(Loop, lent), 0, "an array's memory may be on its way to the client"},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot loop_slots[] = {
+    {Py_tp_new, loop_new},
+    {Py_tp_dealloc, loop_dealloc},
+    {Py_tp_methods, loop_methods},
+    {Py_tp_members, loop_members},
+    {0, NULL},
+};
+static PyType_Spec loop_spec = {"rgpu._rgpu_execute.Loop", sizeof(Loop), 0, Py_TPFLAGS_DEFAULT, loop_slots};
+
+/* ---- the module ---------------------------------------------------------------------------- */
+
+static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[4];
+    if (!PyArg_ParseTuple(args, "OOOO:configure", &given[0], &given[1], &given[2], &given[3]))
+        return NULL;
+    PyObject **targets[] = {&the.protocol_error, &the.memory_error, &the.poison, &the.decode_dtype};
+    for (int i = 0; i < 4; i++) {
+        PyObject *before = *targets[i];
+        Py_INCREF(given[i]);
+        *targets[i] = given[i];
+        Py_XDECREF(before);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"configure", configure, METH_VARARGS, "(ProtocolError, OutOfMemoryError, Poison, decode_dtype), before all else."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "rgpu._rgpu_execute", "The worker's loop in C; see rgpu._core.", -1, functions,
+    NULL, NULL, NULL, NULL,
+};
+
+static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **type)
+{
+    *type = (PyTypeObject *)PyType_FromSpec(spec);
+    if (!*type)
+        return -1;
+    Py_INCREF((PyObject *)*type);
+    return PyModule_AddObject(module, name, (PyObject *)*type);
+}
+
+PyMODINIT_FUNC PyInit__rgpu_execute(void)
+{
+    static PyTypeObject *loop;
+    import_array();
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+    if (add_type(module, &account_spec, "Account", &account_type) || add_type(module, &table_spec, "Table", &table_type) ||
+        add_type(module, &loop_spec, "Loop", &loop)) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,112 @@
+"""Commands on their way to one worker, from the moment they are issued until their batch leaves.
+
+``Queue`` is the C core's where it was built, which array operators write into directly (csrc/issue.c), else
+its twin here. Both enter a command in one step, which no other thread and no finalizer can come between; only
+the holder of the stream's lock takes commands out. Knows no link and never waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from rgpu import _core
+from rgpu.client.ticker import ticker
+from rgpu.errors import ForkError
+from rgpu.wire import codec, limits, ops
+
+_T_FREE = ops.Free.tag
+_next_number = itertools.count(1).__next__
+
+
+class _Refusing(list):
+    """The queue of a forked child: taking a command would be a promise nobody keeps."""
+
+    def __iadd__(self, _: Any) -> Any:  # type: ignore[misc]
+        raise ForkError(FORKED)
+
+
+FORKED = (
+    "this process was forked from one that uses remote devices; sessions do not survive fork. "
+    "Use multiprocessing's 'spawn' start method, or import cupy only in the child."
+)
+
+
+class PureQueue:
+    """``pending`` has commands and the user's lines in turn, ``freed`` handles of small arrays that one
+    command will name. ``direct``: whether operators may add to them themselves."""
+
+    direct = armed = check = False
+
+    def __init__(self) -> None:
+        self.number = _next_number()
+        self.pending: list = []
+        self.freed: Any = []
+
+    @property
+    def unsent(self) -> int:
+        """How many commands wait to leave."""
+        return len(self.pending) // 2 + (len(self.freed) > 0)
+
+    def add(self, command: tuple, place: tuple | None) -> None:
+        """Queue a command that was issued at ``place``."""
+        pending = self.pending
+        pending += (command, place)
+        if not self.armed:
+            self.armed = True
+            ticker.arm()
+
+    def free(self, handle: int) -> None:
+        """Forget a handle on the worker. Never raises; called by finalizers, in any thread."""
+        try:
+            self.add((_T_FREE, (handle,)), None)
+        except Exception:
+            pass  # a forked child, or an interpreter that is shutting down
+
+    def gather(self) -> None:
+        """Make commands of what was freed: after those that used it, before whoever asks what memory is left."""
+        while freed := self.freed[: limits.HANDLES]:
+            del self.freed[: len(freed)]  # what was added meanwhile comes after it
+            pending = self.pending
+            pending += ((_T_FREE, freed), None)
+
+    def peek(self, batch: int, limit: int) -> tuple[int, bytes]:
+        """The first commands, which stay: how many, and the body of a message of them."""
+        taken = self.pending[: 2 * limit : 2]
+        return len(taken), codec.pack([batch, taken])
+
+    def drop(self, count: int) -> list:
+        """Take the first commands away; where they came from, in order."""
+        places = self.pending[1 : 2 * count : 2]
+        del self.pending[: 2 * count]
+        return places
+
+    def refuse(self) -> None:
+        """After a fork: nothing enters any more, and what is freed is ignored."""
+        self.pending, self.freed = _Refusing(), deque(maxlen=0)
+
+
+if TYPE_CHECKING or _core.issue is None:
+    Queue = PureQueue
+    next_handle = itertools.count(1).__next__
+else:
+    next_handle = _core.issue.next_handle
+
+    class Queue(_core.issue.Queue):
+        """The C core's, which takes commands in their wire form."""
+
+        def __init__(self) -> None:
+            self.number = _next_number()
+
+        def add(self, command: tuple, place: tuple | None) -> None:
+            self.add_packed(codec.pack(command), *place or ())
+
+        def refuse(self) -> None:
+            super().refuse()
+            self.add = _refuse
+
+    def _refuse(*_: Any) -> None:
+        raise ForkError(FORKED)
+
+    _core.issue.configure(arm=ticker.arm)

@@ -1,0 +1,97 @@
+"""A program sends the same commands through the C core as without it, and its arrays are the same."""
+
+import json
+
+import pytest
+
+from rgpu import _core
+from tests.support.servers import program
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import rgpu as cp
+from rgpu import _core
+from rgpu.client import pool
+from rgpu.wire import codec, ops
+
+sent = []
+stream = pool.current_stream()
+post = stream.connection.post
+def spy(frames, *rest):
+    sent.extend(codec.unpack(frames[0])[1])
+    return post(frames, *rest)
+stream.connection.post = spy
+
+a, b, m = cp.arange(12.0).reshape(3, 4), cp.ones((3, 4)), cp.ones((4, 5))
+i8, flags = cp.arange(6, dtype="i1"), cp.arange(4) > 1
+double = cp.ElementwiseKernel("T x, T y", "T z", "z = x * y + 1", "quick_double")
+class Sub(cp.ndarray):
+    pass
+kept, results = [], []
+def line(k):
+    c = a + b; d = c * 2 - a / 3.5; e = (1 - d) ** 2; f = a + a; g = b - a
+    c += 1; c -= b; c *= 0.5; c += k
+    kept.append(c)
+    v = a[1:]; w = a.T[k % 2:, ::2]; x = v[:, 1]; y = a[k % 3]; z = a.reshape(4, 3)[..., None]
+    v += 10; v -= 10.0
+    s = a.sum(); t = a.sum(axis=0); u = a.max(axis=1, keepdims=True); o = cp.mean(a); p = a.mean(axis=(0, 1))
+    q = a @ m; r = cp.maximum(a, 0.5); aa = cp.where(a > k, a, b); bb = cp.exp(-a); cc = double(a, b)
+    dd = cp.clip(a, 0.25 * k, 7); ee = i8 + k; ff = i8 + 1.5; gg = a.view(Sub) + 1; hh = cp.add(a, b); ii = abs(a)
+    jj = a == b; kk = i8 % 3; ll = 2 ** i8; mm = divmod(a, 2)[1]; nn = a[a > 3]; oo = cp.sum(z, axis=1)
+    pp = a.astype("f4"); qq = a.ravel(); rr = b.copy(); rr[0] = k; rr[:, 1] += 2; ss = ~flags
+    tt = a.transpose(1, 0) + 0
+    for n, found in sorted(locals().items()):
+        if isinstance(found, cp.ndarray):
+            results.append([n, type(found).__name__, found.dtype.str, list(found.shape), list(found.strides),
+                            found.tolist(), found.base is not None])
+for k in range(8):
+    line(k)
+try:
+    cp.ones(3) + cp.ones(4)
+except ValueError as error:
+    results.append(str(error))
+known = 0
+if _core.issue is not None:
+    known = [cp.sum.known, type(a).sum.known, type(a).reshape.known, cp.clip.known, type(double).__call__.known]
+shown = [c for c in sent if c[0] not in (ops.Free.tag, ops.Read.tag)]
+print(json.dumps([known, results, json.loads(json.dumps(shown, default=repr))]))
+"""
+
+
+@pytest.mark.skipif(_core.issue is None, reason="the C core is not built here")
+def test_the_same_commands_and_results(servers):
+    found = {}
+    for pure in ("0", "1"):
+        done = program(PROGRAM, *servers, RGPU_PURE=pure)
+        assert done.returncode == 0, done.stderr
+        found[pure] = json.loads(done.stdout)
+    assert all(found["0"][0]), "the C core has learned nothing"
+    assert found["1"][0] == 0
+    assert found["0"][1] == found["1"][1]
+    assert found["0"][2] == found["1"][2]
+
+
+def test_predictions_hold_when_calls_repeat(servers):
+    done = program(PROGRAM, *servers, RGPU_CHECK_PREDICTION="1")
+    assert done.returncode == 0, done.stderr
+
+
+
+
+def test_an_error_names_the_users_line(servers):
+    """Also of a command that took the short way: the pool's limit is met by the twentieth of its kind."""
+    source = """
+import rgpu as cp
+cp.get_default_memory_pool().set_limit(size=1 << 20)
+a, kept = cp.ones(6000), []
+def user(y):
+    kept.append(y * 2.0)
+try:
+    for n in range(30):
+        user(a)
+    kept[-1].get()
+except cp.cuda.memory.OutOfMemoryError as error:
+    print("<string>:6:" in "".join(error.__notes__), len(kept))
+"""
+    assert program(source, *servers).stdout == "True 30\n"
