@@ -604,10 +604,10 @@ static int sign(signature *s, PyObject *x, const Quick *quick, int depth)
             return sign_int(s, x);
         int overflow;
         long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
-        if (value < 0 || value > 127 || overflow || s->nnumbers == NUMBERS)
+        if (value < INT32_MIN || value > INT32_MAX || overflow || s->nnumbers == NUMBERS)
             return -1; /* whether a dtype holds it is asked each time */
         s->numbers[s->nnumbers++] = x;
-        WORD(IS_NUMBER | 1 << 4);
+        WORD(IS_NUMBER | (value < 0 || value > 127 ? 2 : 1) << 4); /* every dtype holds the small ones */
         return 0;
     }
     if (PyFloat_CheckExact(x)) {

@@ -26,6 +26,7 @@ _SCALARS = (bool, int, float, complex, np.generic)
 
 #: set by ``rgpu._ndarray``: the class of results, and how another device's array is brought here
 ndarray: Any = Remote
+WIDE = "wide"  # an integer in a signature, see ``signature``
 plain: set = {float, int, bool, complex}  # operands that leave a result's class alone
 to_device: Any = None
 like: Any = None  # a device array for an object that stands for one
@@ -82,12 +83,16 @@ def warn_peer(array: Remote, stream: Any) -> None:
     )
 
 
-def signature(x: Any) -> Any:
-    """What of a layout or scalar decides the result, None for what ``operators`` do not handle."""
+def signature(x: Any, other: Any) -> Any:
+    """What of a layout or scalar decides the result, None for what ``operators`` do not handle. An integer that
+    every dtype holds is one for all, and for floating point any that fits 32 bits."""
     kind = type(x)
     if kind is Meta:
         return x
-    return kind if kind is float or (kind is int and 0 <= x <= 127) else None
+    if kind is not int or 0 <= x <= 127:
+        return kind if kind is float or kind is int else None
+    floating = type(other) is Meta and other.dtype.kind in "fc" and other.dtype.itemsize >= 4
+    return WIDE if floating and -(2**31) <= x < 2**31 else None
 
 
 def remember(function: Function, operands: Any, meta: Any) -> None:
@@ -143,7 +148,7 @@ def binary(function: Function, a: Any, b: Any) -> Any:
         return call_predicted("ufunc.call", meta, None, function.name, a, b, (), {})
     if meta.nbytes > stream.device.memory_total:
         pool.refuse(meta.nbytes, stream.device)
-    signed = signature(left), signature(right)
+    signed = signature(left, right), signature(right, left)
     remember(function, signed, meta)
     handle = next_handle()
     command = (_T_BINARY, function.id, handle, wire_a, wire_b)
@@ -176,7 +181,7 @@ def inplace(function: Function, a: Remote, b: Any) -> Any:
     else:
         right, wire_b = b, operand(b)
     predict.inplace(function.name, a._meta, right)
-    signed = signature(right)
+    signed = signature(right, a._meta)
     remember(function, (a._meta, signed, "in place"), a._meta)
     command = (_T_INPLACE, function.id, a._handle, wire_b)
     stream.submit(command)
@@ -278,17 +283,24 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
         elif kind is float:  # whose value never decides a layout
             key.append(float)
             wire.append(x)
+        elif kind is tuple and all([type(n) is int and -(2**63) <= n < 2**63 for n in x]):
+            key += (tuple, x)
+            wire.append((values.TUPLE, *x))
         else:
             return None
+    named = kwargs
     for word, x in kwargs.items():
         kind = type(x)
         if kind is float:
             key += (word, float)
-            continue
-        if kind not in _EXACT or (kind is int and not -(2**63) <= x < 2**63):
+        elif kind is tuple and all([type(n) is int and -(2**63) <= n < 2**63 for n in x]):
+            key += (word, tuple, x)
+            named = named | {word: (values.TUPLE, *x)}
+        elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
+            key += (word, kind, x)
+        else:
             return None
-        key += (word, kind, x)
-    return tuple(key), wire, kwargs
+    return tuple(key), wire, named
 
 
 def call(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -220,8 +220,8 @@ def _forward(function: Any, array: Any, slow: Any) -> Any:
                 found, wire = layouts.get((self._meta, other._meta)), other._handle
         elif kind is float:
             found, wire = layouts.get((self._meta, float)), other
-        elif kind is int and 0 <= other <= 127:
-            found, wire = layouts.get((self._meta, int)), (_INT, other)
+        elif kind is int and -(2**31) <= other < 2**31:
+            found, wire = layouts.get((self._meta, int if 0 <= other <= 127 else dispatch.WIDE)), (_INT, other)
         if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
             return slow(self, other)
         handle = next_handle()

@@ -132,9 +132,12 @@ class Executor:
 
     def failed(self, error: BaseException, batch: int, index: int, data: bytes) -> None:
         """A command's function has raised."""
-        if isinstance(error, ProtocolError | Goodbye) or not isinstance(error, Exception):
-            raise error
-        self.fail(error, batch, index, codec.unpack(data))
+        try:
+            raise error  # with a traceback, which a C function does not give it
+        except (ProtocolError, Goodbye):
+            raise
+        except Exception:
+            self.fail(error, batch, index, codec.unpack(data))
 
     def bind_result(self, handle: int, result: Any, arrays: list) -> None:
         """A result that may be one of its call's arguments, share their memory, or be several."""
