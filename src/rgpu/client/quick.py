@@ -23,9 +23,12 @@ _MARK = 0xFEDC_BA98_7654_0000  # + n: stands for hole n while a command is encod
 
 
 def quick(**how: bool) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: repeated calls of the function are issued in C. ``numbers``: integers are alike in what they
-    decide, those from 0 to 127 and the others of 32 bits; ``anywhere``: it works on its first array's device; ``itself``: the first argument is an
-    object that decides by its identity."""
+    """A decorator: repeated calls of the function are issued in C.
+
+    ``numbers``: integers are alike in what they decide, those from 0 to 127 and the others of 32 bits;
+    ``anywhere``: it works on its first array's device; ``itself``: the first argument is an object that decides
+    by its identity.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         if _core.issue is None:

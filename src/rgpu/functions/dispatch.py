@@ -267,6 +267,11 @@ _EXACT = frozenset((int, bool, str, type(None)))
 _calls: dict[Any, tuple[int, Meta]] = {}  # signature of ``_quick`` -> number of the function, result's layout
 
 
+def _whole(x: tuple) -> bool:
+    """Whether a tuple has only integers that travel as they are, as axes are given."""
+    return all(type(n) is int and -(2**63) <= n < 2**63 for n in x)
+
+
 def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list, dict] | None:
     """(signature, wire form, wire form of the keywords) of a call with arrays of this device and simple
     values only, else None. What ``_Arguments`` would make, in a quarter of its time."""
@@ -283,7 +288,7 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
         elif kind is float:  # whose value never decides a layout
             key.append(float)
             wire.append(x)
-        elif kind is tuple and all([type(n) is int and -(2**63) <= n < 2**63 for n in x]):
+        elif kind is tuple and _whole(x):
             key += (tuple, x)
             wire.append((values.TUPLE, *x))
         else:
@@ -293,7 +298,7 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
         kind = type(x)
         if kind is float:
             key += (word, float)
-        elif kind is tuple and all([type(n) is int and -(2**63) <= n < 2**63 for n in x]):
+        elif kind is tuple and _whole(x):
             key += (word, tuple, x)
             named = named | {word: (values.TUPLE, *x)}
         elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
