@@ -451,20 +451,21 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
     @property
     def __cuda_array_interface__(self) -> dict:
-        """CUDA's description of the array, version 3. The address is one of the pool's: it means something to this
-        package only, and no driver accepts it."""
+        """CUDA's description of the array, version 3, or what CUPY_CUDA_ARRAY_INTERFACE_EXPORT_VERSION says. The
+        address is one of the pool's: it means something to this package only, and no driver accepts it."""
         from rgpu import cuda
+        from rgpu.cuda import addresses
 
-        meta = self._meta
-        return {
+        meta, version = self._meta, addresses.interface_version
+        described = {
             "shape": meta.shape,
             "typestr": meta.dtype.str,
             "descr": meta.dtype.descr,
-            "version": 3,
+            "version": version,
             "strides": None if meta.c else meta.strides,
             "data": (self.data.ptr if meta.size else 0, False),
-            "stream": cuda.get_current_stream().ptr or 1,
         }
+        return described | ({"stream": cuda.get_current_stream().ptr or 1} if version > 2 else {})
 
     # ---- protocols ------------------------------------------------------------------------------
 

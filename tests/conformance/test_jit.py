@@ -206,3 +206,83 @@ def test_what_cannot_be_a_kernel_is_refused_by_line(cp, jit):
         narrowing[1, 1]([1])
     with pytest.raises(RuntimeError, match="outside"):
         jit.syncthreads()
+
+
+def test_thrust_runs_inside_kernels_on_rows_and_shared_memory(cp, jit):
+    @jit.rawkernel()
+    def work(x, keys, found, ends):
+        i = jit.threadIdx.x
+        row = x[i]
+        jit.thrust.sort_by_key(jit.thrust.device, row.begin(), row.end(), keys[i].begin())
+        ends[i, 0], ends[i, 1] = 0, 0
+        first, last = jit.thrust.equal_range(jit.thrust.seq, row.begin(), row.end(), 3)
+        ends[i, 0] = first - row.begin()
+        ends[i, 1] = last - row.begin()
+        shared = jit.shared_memory(np.int64, 8)
+        shared[i] = row[0]
+        jit.syncthreads()
+        found[i] = jit.thrust.reduce(jit.thrust.seq, shared, shared + 4, 100)
+
+    x = np.random.default_rng(1).integers(0, 6, (4, 9))
+    keys = np.tile(np.arange(9), (4, 1))
+    for order in "CF":
+        on_device, on_keys = cp.asarray(x, order=order), cp.asarray(keys)
+        found, ends = cp.zeros(4, "i8"), cp.zeros((4, 2), "i8")
+        run(cp, work, on_device, on_keys, found, ends, block=4)
+        np.testing.assert_array_equal(on_device.get(), np.sort(x))
+        np.testing.assert_array_equal(on_keys.get(), np.argsort(x, kind="stable"))
+        np.testing.assert_array_equal(found.get(), 100 + x.min(axis=1).sum())
+        expected = [[np.searchsorted(np.sort(r), 3, side) for side in ("left", "right")] for r in x]
+        np.testing.assert_array_equal(ends.get(), expected)
+
+
+def test_a_grid_meets_and_warps_reduce(cp, jit):
+    @jit.rawkernel()
+    def meet(x, y):
+        g = jit.cg.this_grid()
+        x[g.thread_rank()] = g.thread_rank() + 1
+        g.sync()  # without it, other blocks' elements are still 0
+        y[g.thread_rank()] = x[g.size() - 1 - g.thread_rank()]
+
+    x, y = cp.zeros(8 * 16, "i8"), cp.zeros(8 * 16, "i8")
+    run(cp, meet, x, y, grid=8, block=16)
+    np.testing.assert_array_equal(y.get(), np.arange(128)[::-1] + 1)
+
+    @jit.rawkernel()
+    def most(x, y):
+        Reduce = jit.cub.BlockReduce[np.float32, 64]  # noqa: N806 - a type
+        storage = jit.shared_memory(Reduce.TempStorage, 1)
+        largest = Reduce(storage[0]).Reduce(x[jit.grid(1)], jit.cub.Max())
+        if jit.threadIdx.x == 0:
+            y[jit.blockIdx.x] = largest
+
+    x = np.random.default_rng(0).random((3, 64), "f4")
+    y = cp.zeros(3, "f4")
+    run(cp, most, cp.asarray(x).ravel(), y, grid=3, block=64)
+    np.testing.assert_array_equal(y.get(), x.max(axis=1))
+
+
+def test_a_kernel_evaluates_an_index_once_and_calls_no_function_in_itself(cp, jit):
+    @jit.rawkernel(device=True)
+    def bump(x):
+        x[0] += 1
+        return 1
+
+    @jit.rawkernel()
+    def once(x):
+        x[bump(x)] += 1
+
+    x = cp.zeros(2, "i8")
+    once[1, 1](x)
+    assert x.tolist() == [1, 1]
+
+    @jit.rawkernel(device=True)
+    def endless(x):
+        return endless(x)
+
+    @jit.rawkernel()
+    def start(x):
+        x[0] = endless(x)
+
+    with pytest.raises(ValueError, match="Recursive"):
+        start[1, 1](x)

@@ -320,3 +320,36 @@ def test_a_server_may_refuse_native_code(refusing):
     with pytest.raises(NotImplementedError, match="--allow-native-kernels"):
         refusing.cuda.Device().synchronize()
     assert refusing.ones(2).get().tolist() == [1, 1]
+
+
+GRID = r"""
+#include <cooperative_groups.h>
+struct Pair { int a; __device__ bool operator==(const Pair& o) const { return a == o.a; } };
+extern "C" __global__ void turn(const float* x, float* y, int n) {
+    cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    int size = gridDim.x * blockDim.x, tid = blockDim.x * blockIdx.x + threadIdx.x;
+    __shared__ float mine[64];
+    mine[threadIdx.x] = blockIdx.x;
+    for (int i = tid; i < n; i += size) y[i] = x[i];
+    grid.sync();
+    for (int i = n - 1 - tid; i >= 0; i -= size) y[i] += 100 * (mine[threadIdx.x] == blockIdx.x);
+}
+"""
+
+
+@pytest.mark.parametrize("blocks", [1, 7, 500])  # the last are more than can meet: fewer are run, as CuPy does
+def test_blocks_of_a_cooperative_launch_wait_for_one_another(cp, blocks):
+    kernel = cp.RawKernel(GRID, "turn", enable_cooperative_groups=True)
+    x = cp.arange(10_000, dtype="f4")
+    y = cp.zeros_like(x)
+    kernel((blocks,), (64,), (x, y, 10_000))
+    np.testing.assert_array_equal(y.get(), np.arange(10_000) + 100)
+
+
+def test_complex_division_is_rounded_as_numpys(cp):
+    random = np.random.default_rng(3)
+    a, b = (random.random(1000) + 1j * random.random(1000) for _ in "ab")
+    divide = cp.ElementwiseKernel("T a, T b", "T c", "c = a / b")
+    for dtype in "FD":
+        x, y = a.astype(dtype), b.astype(dtype)
+        np.testing.assert_array_equal(divide(cp.asarray(x), cp.asarray(y)).get(), x / y)

@@ -27,6 +27,18 @@ class _Wanted(threading.local):
     pool: int | None = None
 
 
+_WAITS = (ops.Read.tag, ops.Sync.tag)
+
+
+class _Forbidden(threading.local):
+    """What this thread's waits raise, if anything (``cupyx.allow_synchronize``)."""
+
+    error: type[Exception] | None = None
+
+
+_forbidden = _Forbidden()
+
+
 class FollowingStream(CommandStream):
     """A CommandStream that has met CUDA streams or memory pools. Made by ``follow`` only."""
 
@@ -35,6 +47,7 @@ class FollowingStream(CommandStream):
     told_stream: int
     told_pool: int
     ahead: set[int]  # streams on which something may run beside the commands: collectives
+    capturing: set[int]  # CUDA streams whose work is recorded, and has not begun
 
     def submit(self, command: tuple) -> None:
         with self.lock:  # no other thread's command may come between the switch and this one
@@ -43,6 +56,10 @@ class FollowingStream(CommandStream):
             super().submit(command)
 
     def _queue(self, command: tuple) -> None:
+        if self.wanted.cuda_stream in self.capturing:
+            raise RuntimeError("the current stream is capturing: it cannot be waited for, nor results be read")
+        if _forbidden.error is not None and command[0] in _WAITS:
+            raise _forbidden.error()
         with self.lock:
             self._tell()
             self._order(command)
@@ -93,6 +110,7 @@ def follow(stream: CommandStream) -> FollowingStream:
             stream.wanted, stream.process_pool = _Wanted(), DEFAULT  # type: ignore[attr-defined]
             stream.told_stream = stream.told_pool = DEFAULT  # type: ignore[attr-defined]
             stream.ahead = set()  # type: ignore[attr-defined]
+            stream.capturing = set()  # type: ignore[attr-defined]
             stream.direct = False
             stream.__class__ = FollowingStream
     return stream  # type: ignore[return-value]
@@ -120,6 +138,18 @@ def wait_ahead(stream: CommandStream, cuda_stream: int) -> None:
     """What comes on a CUDA stream may have to wait for collectives of another."""
     if cuda_stream != DEFAULT:
         follow(stream).ahead.add(cuda_stream)
+
+
+@contextlib.contextmanager
+def forbid(streams: list[CommandStream], error: type[Exception] | None) -> Iterator[None]:
+    """Inside, this thread's reading of results and waiting for these devices raises (None: is allowed)."""
+    for stream in streams:
+        follow(stream)
+    before, _forbidden.error = _forbidden.error, error
+    try:
+        yield
+    finally:
+        _forbidden.error = before
 
 
 @contextlib.contextmanager

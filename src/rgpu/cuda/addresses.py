@@ -8,6 +8,7 @@ lives. Holds weak references only: asking for a pointer keeps nothing alive.
 from __future__ import annotations
 
 import bisect
+import os
 import threading
 import weakref
 from typing import Any
@@ -16,6 +17,8 @@ from rgpu.client.remote import Remote
 from rgpu.cuda import issue
 from rgpu.cuda.errors import INVALID_VALUE, invalid
 
+#: of CUDA's array interface, as arrays show it: 2 has no stream (CuPy's setting and CuPy's name for it)
+interface_version = int(os.environ.get("CUPY_CUDA_ARRAY_INTERFACE_EXPORT_VERSION") or 3)
 UNIT = 512  # CuPy's allocation unit: addresses are multiples of it
 _BASE = 1 << 60
 _SPAN = 1 << 54  # bytes of addresses of one device

@@ -34,6 +34,7 @@ _STATUS = {
     300: ("InvalidSource", "device kernel image is invalid"),
     301: ("FileNotFound", "file not found"),
     400: ("InvalidResourceHandle", "invalid resource handle"),
+    401: ("IllegalState", "the operation cannot be performed in the present state"),
     500: ("SymbolNotFound", "named symbol not found"),
     600: ("NotReady", "device not ready"),
     700: ("IllegalAddress", "an illegal memory access was encountered"),
@@ -50,6 +51,10 @@ _STATUS = {
     719: ("LaunchFailure", "unspecified launch failure"),
     801: ("NotSupported", "operation not supported"),
     900: ("StreamCaptureUnsupported", "operation not permitted when stream is capturing"),
+    901: ("StreamCaptureInvalidated", "operation failed due to a previous error during capture"),
+    903: ("StreamCaptureUnmatched", "capture was not ended in the same stream as it began"),
+    904: ("StreamCaptureUnjoined", "capturing stream has unjoined work"),
+    906: ("StreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"),
     999: ("Unknown", "unknown error"),
 }
 #: the driver's names where they are not the runtime's in capitals

@@ -54,6 +54,11 @@ def find(pointer: int) -> Held:
     return found
 
 
+def lives(pointer: int) -> bool:
+    """Whether a stream or event has not been dropped."""
+    return pointer in _live
+
+
 def stream(pointer: int) -> tuple[CommandStream, Held | None]:
     """The command stream to the device of a CUDA stream, and the stream (None: the default one)."""
     if pointer in DEFAULT_STREAMS:

@@ -76,12 +76,12 @@ class Memory(BaseMemory):
 class MemoryAsync(BaseMemory):
     """An allocation in the order of a stream."""
 
-    def __init__(self, size: int, stream: Any) -> None:
+    def __init__(self, size: int, stream: Any, pool: int = follow.NO_POOL) -> None:
         import weakref
 
         self.stream_ref = weakref.ref(stream)
         with follow.on(issue.here(), handles.handle_of(handles.stream(stream.ptr)[1])):
-            self._take(size, follow.NO_POOL)
+            self._take(size, pool)
 
 
 class ManagedMemory(BaseMemory):

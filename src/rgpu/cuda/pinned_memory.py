@@ -58,7 +58,8 @@ class PinnedMemoryPointer(np.ndarray):
     ptr: int
 
     def __new__(cls, mem: Any, offset: int) -> PinnedMemoryPointer:
-        pointer = np.asarray(_Bytes(mem, offset)).view(cls)
+        # Twice: an array made of a view of a plain array names that as its base, and not this.
+        pointer = np.asarray(_Bytes(mem, offset)).view(cls).view(cls)
         pointer.mem, pointer.ptr, pointer._offset = mem, mem.ptr + offset, offset  # type: ignore[attr-defined]
         return pointer
 

@@ -131,6 +131,14 @@ class MemoryAsyncPool(MemoryPool):
     def __init__(self, pool_handles: Any = "current") -> None:
         super().__init__()
 
+    def malloc(self, size: int) -> Any:
+        """Memory in the order of the current stream."""
+        from rgpu.cuda import memory
+        from rgpu.cuda.stream import get_current_stream
+
+        stream = issue.here()
+        return memory.MemoryPointer(memory.MemoryAsync(size, get_current_stream(), self._handle(stream)), 0)
+
     def get_limit(self) -> int:
         return super().get_limit() or 2**64 - 1
 

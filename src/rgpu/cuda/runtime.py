@@ -17,7 +17,7 @@ import numpy as np
 from rgpu import surface
 from rgpu.client import follow
 from rgpu.client import pool as devices
-from rgpu.cuda import addresses, copying, handles, issue
+from rgpu.cuda import addresses, copying, graph, handles, issue
 from rgpu.cuda.errors import (
     INVALID_DEVICE,
     INVALID_VALUE,
@@ -370,14 +370,20 @@ def streamDestroy(stream: int) -> None:
 
 
 def streamSynchronize(stream: int) -> None:
+    graph.refuse(stream)
     handles.synchronize(stream)
 
 
 def streamQuery(stream: int) -> int:
+    try:
+        graph.refuse(stream)
+    except CUDARuntimeError as error:
+        return error.status
     return 0 if handles.query(stream) else _NOT_READY
 
 
 def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
+    graph.waits(stream, event)
     handles.wait_event(stream, event)
 
 
@@ -390,12 +396,13 @@ def streamAddCallback(stream: int, callback: Callable[..., None], arg: Any, flag
 def launchHostFunc(stream: int, callback: Callable[..., None], arg: Any) -> None:
     """``callback(arg)`` on the client when the work issued so far is done."""
     commands, held = handles.stream(stream)
-    handles.host_functions(commands).add(held, lambda: callback(arg))
+    if not graph.host_function(stream, lambda: callback(arg)):
+        handles.host_functions(commands).add(held, lambda: callback(arg))
 
 
 def streamIsCapturing(stream: int) -> bool:
     handles.stream(stream)
-    return False
+    return graph.is_capturing(stream)
 
 
 # ---- events ---------------------------------------------------------------------------------------
@@ -414,6 +421,7 @@ def eventDestroy(event: int) -> None:
 
 
 def eventRecord(event: int, stream: int) -> None:
+    graph.recorded(event, stream)
     handles.record(event, stream)
 
 

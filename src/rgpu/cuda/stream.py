@@ -14,8 +14,9 @@ from typing import Any
 from rgpu import surface
 from rgpu.client import follow
 from rgpu.client import pool as devices
-from rgpu.cuda import handles, runtime
+from rgpu.cuda import graph, handles, runtime
 
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed, CuPy's default
 _PRIORITIES = (-5, 0)  # greatest and least, as CUDA has them; others are clamped
 
 
@@ -59,6 +60,12 @@ class _BaseStream:
 
     def __hash__(self) -> int:
         return self.ptr
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} is a thing of this process and its device: it cannot be pickled or copied; "
+            "make one where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ptr} (device {self.device_id})>"
@@ -129,15 +136,19 @@ class _BaseStream:
         runtime.streamWaitEvent(self.ptr, event.ptr)
 
     def is_capturing(self) -> bool:
-        return False
+        return runtime.streamIsCapturing(self.ptr)
 
     def begin_capture(self, mode: int | None = None) -> None:
+        """Keep what this stream is given instead of doing it, until ``end_capture``."""
         if self.ptr in handles.DEFAULT_STREAMS[:2]:
             raise RuntimeError("cannot capture on the default (legacy) stream")
-        raise NotImplementedError("cupy.cuda.Stream.begin_capture is not implemented by rgpu yet")
+        graph.begin(self.ptr, self.is_non_blocking, _RELAXED if mode is None else mode)
 
-    def end_capture(self) -> Any:
-        raise NotImplementedError("cupy.cuda.Stream.end_capture is not implemented by rgpu yet")
+    def end_capture(self) -> graph.Graph:
+        """The ``Graph`` of what the stream was given since ``begin_capture``."""
+        if self.ptr in handles.DEFAULT_STREAMS[:2]:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        return graph.end(self.ptr)
 
 
 class Stream(_BaseStream):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from rgpu.client import follow, pool
 from rgpu.functions.cautions import error_states as _state
 
 _NAMES = ("divide", "over", "under", "invalid", "linalg")
@@ -45,6 +45,7 @@ def errstate(**states: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def allow_synchronize(allow: bool) -> Iterator[None]:
-    """CuPy's deprecated guard. rgpu waits where CuPy does and does not refuse it: a warning says so."""
-    warnings.warn("cupyx.allow_synchronize has no effect in rgpu", stacklevel=3)
-    yield
+    """Inside, whether this thread may read results and wait for devices; DeviceSynchronized is raised if not."""
+    streams = [device.stream for device in pool.get().devices if device.attached]
+    with follow.forbid(streams, None if allow else DeviceSynchronized):
+        yield

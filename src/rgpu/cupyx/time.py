@@ -14,7 +14,7 @@ from rgpu.cupyx.profiler._time import benchmark
 def repeat(func: Any, args: tuple = (), kwargs: Any = None, n_repeat: int = 10000, **options: Any) -> Any:
     """Deprecated: ``cupyx.profiler.benchmark``."""
     warnings.warn(
-        "cupyx.time.repeat is deprecated: use cupyx.profiler.benchmark", FutureWarning, stacklevel=2
+        "cupyx.time.repeat is deprecated: use cupyx.profiler.benchmark", stacklevel=2
     )
     return benchmark(func, args, kwargs, n_repeat, **options)
 

@@ -114,8 +114,8 @@ def _from_description(described: dict) -> Any:
 
 
 def checked_order(order: Any, default: str, allowed: str = "CFAK") -> str:
-    """A memory order as one capital letter."""
-    if order is None:
+    """A memory order as one capital letter; none and "" are the default."""
+    if order is None or order == "":
         return default
     letter = order[:1].upper() if isinstance(order, str) else ""
     if not letter or letter not in allowed:

@@ -21,7 +21,7 @@ base_repr binary_repr get_printoptions set_printoptions printoptions iterable in
 
 #: functions that look at layouts and types only: device arrays go in as empty arrays of their dtype
 _BY_DTYPE = (
-    "result_type can_cast min_scalar_type common_type iscomplexobj isrealobj isfortran isscalar".split()
+    "result_type can_cast common_type iscomplexobj isrealobj isfortran isscalar".split()
 )
 
 #: functions that print: the content is fetched
@@ -56,6 +56,18 @@ def _through(name: str, prepare: Callable[[Any], Any]) -> Callable[..., Any]:
     function.__module__ = "cupy"
     function.__doc__ = f"See ``numpy.{name}``; device arrays are accepted."
     return function
+
+
+def min_scalar_type(a: Any) -> np.dtype:
+    """The smallest dtype that holds a host scalar; that of an array, also on a device, is its own."""
+    array = creation.cupy_like(a)
+    if isinstance(array, Remote):
+        return array._meta.dtype
+    if isinstance(a, list | tuple):
+        nested = [creation.cupy_like(x) for x in a]
+        if any(isinstance(x, Remote) for x in nested):
+            return np.result_type(*[min_scalar_type(x) for x in nested])
+    return np.min_scalar_type(a)
 
 
 def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
@@ -256,7 +268,8 @@ def fill(names: dict[str, Any]) -> None:
         names[name] = getattr(np, name, None) or _removed(name)
     names["format_parser"] = np.rec.format_parser
     names["DataSource"] = np.lib.npyio.DataSource
-    for function in (can_cast, common_type, isscalar, isfortran, ndim, size, shape, iterable, get_array_module, asnumpy,
+    for function in (can_cast, common_type, min_scalar_type,
+                     isscalar, isfortran, ndim, size, shape, iterable, get_array_module, asnumpy,
                      obj2sctype, issctype, issubclass_, issubsctype, sctype2char, show_config, who,
                      make_aligned_dtype):  # fmt: skip
         function.__module__ = "cupy"

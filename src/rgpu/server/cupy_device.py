@@ -124,6 +124,15 @@ def _event_create(backend: Any, flags: int) -> Any:
     return cupy.cuda.Event(block=bool(flags & _BLOCKING), disable_timing=bool(flags & _DISABLE_TIMING))
 
 
+def _cancel_capture(backend: Any, stream: Any) -> None:
+    """End a capture that the client has already said is no graph."""
+    try:
+        if stream is not None:  # dropped, and its capture with it
+            stream.end_capture()
+    except runtime.CUDARuntimeError:
+        pass  # CUDA found the same
+
+
 def _elapsed(backend: Any, start: Any, end: Any) -> float:
     start.synchronize()
     end.synchronize()
@@ -139,6 +148,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "stream.wait_event": lambda backend, stream, event: _stream(stream).wait_event(event),
     "stream.join": lambda backend, stream: None,  # the stream itself is the order
     "stream.query": lambda backend, stream=None: _stream(stream).done,
+    "graph.begin": lambda backend, stream, mode: stream.begin_capture(mode),
+    "graph.join": lambda backend, stream: None,  # CUDA sees the event
+    "graph.end": lambda backend, stream: stream.end_capture(),
+    "graph.cancel": _cancel_capture,
+    "graph.launch": lambda backend, graph, stream=None: graph.launch(_stream(stream)),
+    "graph.upload": lambda backend, graph, stream=None: graph.upload(_stream(stream)),
+    "graph.dot": lambda backend, graph, flags: graph.debug_dot_str(flags),
     "event.create": _event_create,
     "event.record": lambda backend, event, stream=None: event.record(_stream(stream)),
     "event.synchronize": lambda backend, event: event.synchronize(),

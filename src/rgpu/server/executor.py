@@ -21,6 +21,7 @@ from rgpu.errors import PredictionError, ProtocolError, SessionLost
 from rgpu.server import collective
 from rgpu.server.backend import Backend
 from rgpu.server.peer import Peers
+from rgpu.server.recording import Recorder
 from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.declare import U64
@@ -94,6 +95,8 @@ class Executor:
             method = getattr(self, f"do_{command.__name__.lower()}")
             handlers[tag] = (command.gate, method)
         self.handlers = handlers
+        if backend.kind == "cpu":
+            backend.recorder = Recorder(self)
 
     def run(self, frames: list) -> None:
         """Execute one message. Raises ProtocolError (end the session) or Goodbye."""

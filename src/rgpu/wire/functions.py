@@ -65,6 +65,7 @@ _TABLE = {
         ndarray.getitem ndarray.setitem ndarray.astype ndarray.byteswap
         ufunc.call ufunc.reduce ufunc.accumulate ufunc.reduceat ufunc.outer ufunc.at
         device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
+        graph.begin graph.join graph.end graph.cancel graph.launch graph.upload graph.dot
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
         peer.listen peer.connect peer.forget

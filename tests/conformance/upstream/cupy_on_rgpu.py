@@ -17,6 +17,8 @@ import recorder
 import stand_ins
 from recorder import pytest_collection_modifyitems, pytest_collectreport, pytest_runtest_logreport  # noqa: F401
 
+from rgpu import launch  # noqa: E402 - after the names below it are free
+
 stand_ins.install(Path(os.environ["RGPU_CONFORMANCE_SDIST"]))
 
 
@@ -25,6 +27,7 @@ def pytest_collection_finish(session: Any) -> None:
 
 
 def pytest_sessionstart(session: Any) -> None:
+    os.environ.update(launch.alias_environment(os.environ))  # for programs that tests start
     import cupy
     import cupyx.scipy.sparse  # noqa: F401 - a stand-in unless rgpu has it, before tests run
     import numpy

@@ -100,12 +100,18 @@ def _ours(path: str) -> Any:
 OURS = {
     "cupy._core.ndarray": "rgpu._ndarray.ndarray",
     "cupy._core.core.ndarray": "rgpu._ndarray.ndarray",
+    "cupy._creation.from_data.array": "rgpu.functions.creation.array",
     "cupy._core.array": "rgpu.functions.creation.array",
     "cupy._core.flags.Flags": "rgpu.functions.flags.Flags",
     "cupy._core.fusion.Fusion": "rgpu.functions.kernels.fuse.Fusion",
     "cupy._core.ReductionKernel": "rgpu.ReductionKernel",
     "cupy._core.ElementwiseKernel": "rgpu.ElementwiseKernel",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
+    "cupy._core.create_reduction_func": "internals.SimpleReduction",
+    "cupy._core.elementwise_copy": "internals.elementwise_copy",
+    "cupy._core._routines_math._scan_for_test": "internals.scan",
+    "cupy.cuda.compiler._compile_module_with_cache": "internals.compiled",
+    "cupy.cuda._compiler_cache.DiskKernelCacheBackend": "internals.KernelCache",
 }
 
 
@@ -164,12 +170,27 @@ VALUES: dict[str, Any] = {
     "cupy._core.get_compute_type": lambda dtype: 0,
     "cupy._core.set_compute_type": lambda dtype, compute_type: None,
     "cupy._util.ENABLE_SLICE_COPY": False,
+    # a warp of a cpu device
+    "cupy._core._get_warpsize": lambda: 32,
+    "cupy._core._full_mask": lambda: 0xFFFFFFFF,
+    "cupy._core.core._cupy_header_list": [
+        "cupy/complex.cuh",
+        "cupy/carray.cuh",
+        "cupy/atomics.cuh",
+        "cupy/math_constants.h",
+    ],
+    # the cache of CuPy's compiler, which its tests set aside: the servers' goes by content
+    "cupy._util.clear_memo": lambda: None,
+    "cupy.cuda.compiler._kernel_cache_backend": None,
+    "cupy.cuda.compiler._empty_file_preprocess_cache": {},
+    "cupy.cuda.compiler._get_bool_env_variable": lambda name, default: default,
+    # test_raw.py asks for nvcc's version while it is collected; tests that start it are excluded
+    "cupy.cuda.compiler._run_cc": lambda command, directory, name: "release 12.0",
     "cupyx.scipy.sparse.issparse": lambda x: False,
     "cupy.random._generator._random_states": {},
     "cupy.random.reset_states": lambda: None,
     "cupy.random.seed": lambda seed=None: None,
     "cupy_backends.cuda.stream.get_default_stream_ptr": lambda: 1,
-    "cupy._util.CUDA_ARRAY_INTERFACE_EXPORT_VERSION": 3,
     "cupy.cuda.runtime.is_hip": False,
     "cupy.cuda.runtime.streamLegacy": 1,
     "cupy.cuda.runtime.streamPerThread": 2,
@@ -220,10 +241,22 @@ class Finder:
         return spec
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        return StandInModule(spec.name)
+        return _Util(spec.name) if spec.name == "cupy._util" else StandInModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__path__ = []
+
+
+class _Util(StandInModule):
+    """``cupy._util``, where tests switch the version of CUDA's array interface."""
+
+    @property
+    def CUDA_ARRAY_INTERFACE_EXPORT_VERSION(self) -> int:  # noqa: N802 - CuPy's name
+        return importlib.import_module("rgpu.cuda.addresses").interface_version
+
+    @CUDA_ARRAY_INTERFACE_EXPORT_VERSION.setter
+    def CUDA_ARRAY_INTERFACE_EXPORT_VERSION(self, version: int) -> None:  # noqa: N802
+        importlib.import_module("rgpu.cuda.addresses").interface_version = version
 
 
 class _Watching:
@@ -264,7 +297,8 @@ def install(sdist: Path) -> None:
     sys.meta_path.insert(0, Finder(sdist, AliasFinder()))  # type: ignore[arg-type]
     sys.modules.pop("cupy._core", None)
     cupy = importlib.import_module("cupy")
-    for name in "cuda cuda.cusolver random linalg fft lib polynomial exceptions".split():
+    for name in "cuda cuda.compiler cuda.cusolver random linalg fft lib polynomial exceptions".split():
         importlib.import_module(f"cupy.{name}")
     cupy._core = importlib.import_module("cupy._core")
+    cupy.cuda.get_nvcc_path = lambda: "nvcc"
     cupy.testing = importlib.import_module("cupy.testing")  # CuPy's own, not rgpu's few for programs

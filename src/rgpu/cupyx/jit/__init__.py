@@ -5,6 +5,7 @@ the launch, by line.
 """
 
 from rgpu import surface
+from rgpu.cupyx.jit import cg, cub, thrust
 from rgpu.cupyx.jit._builtins import (
     ATOMICS,
     SHUFFLES,
@@ -36,7 +37,7 @@ __getattr__, __dir__ = surface.face(__name__)
 __all__ = [
     "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc",
     "atomic_max", "atomic_min", "atomic_or", "atomic_sub", "atomic_xor", "blockDim", "blockIdx",
-    "grid", "gridDim", "gridsize", "laneid", "range", "rawkernel", "shared_memory",
+    "cg", "cub", "grid", "gridDim", "gridsize", "laneid", "range", "rawkernel", "shared_memory",
     "shfl_down_sync", "shfl_sync", "shfl_up_sync", "shfl_xor_sync", "syncthreads", "syncwarp",
-    "threadIdx", "warpsize",
+    "threadIdx", "thrust", "warpsize",
 ]  # fmt: skip

@@ -48,7 +48,4 @@ ATOMICS = {
         ("dec", "Dec"), ("cas", "CAS"), ("and", "And"), ("or", "Or"), ("xor", "Xor"),
     )
 }  # fmt: skip
-SHUFFLES = {
-    name: Builtin("shuffle", f"shfl_{name}sync", f"__shfl_{name}sync")
-    for name in ("", "up_", "down_", "xor_")
-}
+SHUFFLES = {name: Builtin("shuffle", f"shfl_{name}sync", f"__shfl_{name}sync") for name in ("", "up_", "down_", "xor_")}

@@ -10,19 +10,26 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rgpu.cupyx.jit._builtins import Builtin
 from rgpu.cupyx.jit._expressions import OPERATORS, Expressions
-from rgpu.cupyx.jit._types import Array, Constant, Value, c_name, c_type, scalar_dtype
+from rgpu.cupyx.jit._types import Array, Constant, Iterator, Struct, Value, c_name, c_type, scalar_dtype
 
 _PREAMBLE = """
 template <typename T, int N> struct rgpu_array {
     T* data;
     long long shape[N ? N : 1], strides[N ? N : 1];
 };
+template <int K, typename T, int N>  // the array at K indices
+__device__ inline rgpu_array<T, N - K> rgpu_rest(rgpu_array<T, N> a, long long offset) {
+    rgpu_array<T, N - K> rest;
+    rest.data = (T*)((char*)a.data + offset);
+    for (int i = 0; i < N - K; ++i) rest.shape[i] = a.shape[K + i], rest.strides[i] = a.strides[K + i];
+    return rest;
+}
 template <typename T> __device__ inline T rgpu_floor_divide(T a, T b) {
     if (b == 0) return 0;
     T q = a / b;
@@ -46,6 +53,43 @@ __device__ inline double rgpu_remainder(double a, double b) { return a - floor(a
 __device__ inline float rgpu_power(float a, float b) { return powf(a, b); }
 __device__ inline double rgpu_power(double a, double b) { return pow(a, b); }
 """
+# Places in an array of one dimension, for Thrust.
+_ITERATORS = """
+#include <iterator>
+template <typename T> struct rgpu_iterator {
+    using value_type = T;
+    using reference = T&;
+    using pointer = T*;
+    using difference_type = ptrdiff_t;
+    using iterator_category = std::random_access_iterator_tag;
+    T* p;
+    ptrdiff_t stride;
+
+    __host__ __device__ rgpu_iterator moved(ptrdiff_t n) const { return {(T*)((char*)p + n * stride), stride}; }
+    __host__ __device__ T& operator*() const { return *p; }
+    __host__ __device__ T& operator[](ptrdiff_t n) const { return *moved(n); }
+    __host__ __device__ rgpu_iterator operator+(ptrdiff_t n) const { return moved(n); }
+    __host__ __device__ rgpu_iterator operator-(ptrdiff_t n) const { return moved(-n); }
+    __host__ __device__ rgpu_iterator& operator+=(ptrdiff_t n) { return *this = moved(n); }
+    __host__ __device__ rgpu_iterator& operator-=(ptrdiff_t n) { return *this = moved(-n); }
+    __host__ __device__ rgpu_iterator& operator++() { return *this = moved(1); }
+    __host__ __device__ rgpu_iterator& operator--() { return *this = moved(-1); }
+    __host__ __device__ rgpu_iterator operator++(int) { rgpu_iterator old = *this; ++*this; return old; }
+    __host__ __device__ rgpu_iterator operator--(int) { rgpu_iterator old = *this; --*this; return old; }
+    __host__ __device__ ptrdiff_t operator-(rgpu_iterator o) const {
+        return stride ? ((char*)p - (char*)o.p) / stride : 0;
+    }
+    __host__ __device__ bool operator==(rgpu_iterator o) const { return p == o.p; }
+    __host__ __device__ bool operator!=(rgpu_iterator o) const { return p != o.p; }
+    __host__ __device__ bool operator<(rgpu_iterator o) const { return *this - o < 0; }
+    __host__ __device__ bool operator>(rgpu_iterator o) const { return *this - o > 0; }
+    __host__ __device__ bool operator<=(rgpu_iterator o) const { return *this - o <= 0; }
+    __host__ __device__ bool operator>=(rgpu_iterator o) const { return *this - o >= 0; }
+};
+template <typename T> __device__ inline rgpu_iterator<T> rgpu_at(rgpu_array<T, 1> a, ptrdiff_t n) {
+    return rgpu_iterator<T>{a.data, (ptrdiff_t)a.strides[0]}.moved(n);
+}
+"""
 
 
 def c_function(function: Callable[..., Any]) -> str:
@@ -53,13 +97,25 @@ def c_function(function: Callable[..., Any]) -> str:
     return "jit_" + "".join(x if x.isascii() and x.isalnum() else "_" for x in function.__name__)
 
 
-def translate(function: Callable[..., Any], mode: str, types: tuple) -> str:
-    """The C++ text of a kernel for these types of its arguments."""
+class Translation(NamedTuple):
+    """The C++ text of a kernel; whether NVIDIA's run-time compiler is enough, and whether its blocks meet."""
+
+    code: str
+    backend: str
+    cooperative: bool
+
+
+def translate(function: Callable[..., Any], mode: str, types: tuple) -> Translation:
+    """A kernel for these types of its arguments."""
     unit = Unit(mode)
     kernel = Function(unit, function, types, None)
     kernel.body()
-    header = [f"#include <{name}>" for name in sorted(unit.includes())]
-    return "\n".join([*header, _PREAMBLE, *unit.functions, *kernel.as_kernel(c_function(function))]) + "\n"
+    text = kernel.as_kernel(c_function(function))
+    header = [f"#include <{name}>" for name in sorted(unit.includes() | unit.headers)]
+    iterators = [_ITERATORS] if unit.iterators else []
+    code = "\n".join([*header, _PREAMBLE, *iterators, *unit.functions, *text]) + "\n"
+    thrust = unit.iterators or any(name.startswith("thrust/") for name in unit.headers)
+    return Translation(code, "nvcc" if thrust else "nvrtc", unit.cooperative)
 
 
 class Unit:
@@ -70,6 +126,9 @@ class Unit:
         self.functions: list[str] = []
         self.known: dict[tuple, tuple[str, Any]] = {}
         self.dtypes: set[str] = set()
+        self.headers: set[str] = set()  # of libraries that are called
+        self.iterators = self.cooperative = False
+        self.being: list[Any] = []  # functions whose bodies are being translated
 
     def includes(self) -> set[str]:
         headers = {"e": "cuda_fp16.h", "F": "cupy/complex.cuh", "D": "cupy/complex.cuh"}
@@ -78,12 +137,16 @@ class Unit:
     def device_function(self, function: Callable[..., Any], types: tuple) -> tuple[str, Any]:
         """A device function for these types: its name in C and the type of its result."""
         key = (function, types)
+        if key in self.being:
+            raise ValueError(f"Recursive function is not supported: {function.__name__}")
         if key not in self.known:
-            name = f"{c_function(function)}_{len(self.known)}"
+            self.being.append(key)
+            name = f"{c_function(function)}_{len(self.known) + len(self.being)}"
             device = Function(self, function, types, name)
             device.body()
             self.known[key] = name, device.result
             self.functions += device.as_device(name)
+            self.being.pop()
         return self.known[key]
 
 
@@ -124,11 +187,17 @@ class Function(Expressions):
 
     def _text(self, head: str, opening: list[str]) -> list[str]:
         for kind in self.variables.values():
-            self.unit.dtypes.add(kind.dtype.char if isinstance(kind, Array) else kind.char)
+            for part in kind if isinstance(kind, tuple) else (kind,):
+                dtype = getattr(part, "dtype", part)  # of an array, or the type itself
+                if isinstance(dtype, np.dtype):
+                    self.unit.dtypes.add(dtype.char)
         local = [
-            f"    {c_type(kind)} v_{name};"
+            f"    {c_type(part)} v_{name}{suffix};"
             for name, kind in self.variables.items()
-            if name not in self.parameters
+            if name not in self.parameters and not isinstance(kind, Constant | Struct)
+            for suffix, part in (
+                [(f"_{i}", x) for i, x in enumerate(kind)] if isinstance(kind, tuple) else [("", kind)]
+            )
         ]
         return [
             f"{head} {{",
@@ -211,34 +280,35 @@ class Function(Expressions):
         of_range = isinstance(function, Constant) and (
             function.value is range or isinstance(function.value, Builtin) and function.value.kind == "range"
         )
-        if (
-            not of_range
-            or node.orelse
-            or not isinstance(node.target, ast.Name)
-            or not isinstance(call, ast.Call)
-        ):
-            raise NotImplementedError(
-                f"{self.where(node)}: kernels loop over range() with one variable, without else"
-            )
+        if not of_range or node.orelse or not isinstance(node.target, ast.Name) or not isinstance(call, ast.Call):
+            raise NotImplementedError(f"{self.where(node)}: kernels loop over range() with one variable, without else")
         bounds = [self.expression(x) for x in call.args]
+        unroll = self._unroll({str(x.arg): self.expression(x.value) for x in call.keywords})
         if not 1 <= len(bounds) <= 3:
             raise TypeError(f"{self.where(node)}: range expected 1 to 3 arguments, got {len(bounds)}")
-        start, stop, step = (
-            (Constant(0), bounds[0], Constant(1)) if len(bounds) == 1 else (*bounds, Constant(1))[:3]
-        )
+        start, stop, step = (Constant(0), bounds[0], Constant(1)) if len(bounds) == 1 else (*bounds, Constant(1))[:3]
         kind = self.common([start, stop, step])
         if kind.kind not in "iu":
             raise TypeError(f"{self.where(node)}: range() of {kind}")
         # Counted in 64 bits with a sign: what is left of a range of unsigned numbers may be negative.
         wide = np.dtype(np.int64)
         i, end, by = (self.temporary(wide) for _ in range(3))
-        self.emit(
-            "".join(f"{x} = {self.cast(bound, wide)}; " for x, bound in ((i, start), (end, stop), (by, step)))
-        )
+        self.emit("".join(f"{x} = {self.cast(bound, wide)}; " for x, bound in ((i, start), (end, stop), (by, step))))
         name = self.variable(node.target.id, kind, node)
         target = self.variables[node.target.id]
         head = f"for (; {by} > 0 ? {i} < {end} : {i} > {end}; {i} += {by})"
+        if unroll:
+            self.lines.append(unroll)
         self._inside(head, node.body, f"{name} = ({c_name(target)}){i};")
+
+    def _unroll(self, options: dict[str, Any]) -> str:
+        """``range(..., unroll=True)`` or a number of rounds: a remark for the compiler."""
+        unroll = options.pop("unroll", Constant(None))
+        if options or not isinstance(unroll, Constant) or not isinstance(unroll.value, int | None):
+            raise TypeError("range() in a kernel takes unroll=, a constant")
+        if unroll.value is None:
+            return ""
+        return "#pragma unroll" if unroll.value is True else f"#pragma unroll({max(1, int(unroll.value))})"
 
     def do_Return(self, node: ast.Return) -> None:  # noqa: N802
         value = Constant(None) if node.value is None else self.expression(node.value)
@@ -270,6 +340,10 @@ class Function(Expressions):
         place = self.expression(node.target)
         if not isinstance(place, Value) or not isinstance(place.type, np.dtype):
             raise TypeError(f"{self.where(node)}: this cannot be changed in place")
+        if not isinstance(node.target, ast.Name):  # its index is evaluated once
+            pointer = self.temporary(Iterator(place.type, f"{c_name(place.type)}*"))
+            self.emit(f"{pointer} = &{place.code};")
+            place = Value(f"*{pointer}", place.type)
         value = self.ufunc(OPERATORS[type(node.op)][0], [place, self.expression(node.value)])
         self.emit(f"{place.code} = {self.cast(value, place.type, checked=True)};")
 
@@ -280,16 +354,27 @@ class Function(Expressions):
             return
         if not isinstance(target, ast.Name):
             raise NotImplementedError(f"{self.where(target)}: assignment to {type(target).__name__}")
+        if isinstance(value, Constant) and not isinstance(value.value, np.generic | bool | int | float | complex):
+            known = self.variables.setdefault(target.id, value)  # a type or a module by another name
+            if known != value:
+                raise TypeError(f"{self.where(target)}: {target.id} cannot change")
+            return
         if isinstance(value, tuple):
-            raise NotImplementedError(f"{self.where(target)}: a variable that holds a tuple")
+            stored = [self.given(x) for x in value]
+            self.variable(target.id, tuple(x.type for x in stored), target)
+            for i, x in enumerate(stored):
+                self.emit(f"v_{target.id}_{i} = {x.code};")
+            return
         if isinstance(value, Constant) and isinstance(self.variables.get(target.id), np.dtype):
             kind = self.variables[target.id]
         else:
             kind = scalar_dtype(self.mode, value.value) if isinstance(value, Constant) else value.type
+        new = target.id not in self.variables
         name = self.variable(target.id, kind, target)
-        self.emit(
-            f"{name} = {value.code if isinstance(kind, Array) else self.cast(value, kind, checked=True)};"
-        )
+        if isinstance(kind, Struct):  # which may have no empty state to declare it in
+            self.emit(f"{'auto ' if new else ''}{name} = {value.code};")
+            return
+        self.emit(f"{name} = {self.cast(value, kind, checked=True) if isinstance(kind, np.dtype) else value.code};")
 
     # ---- variables ----------------------------------------------------------------------------------
 
@@ -297,13 +382,13 @@ class Function(Expressions):
         """The C name of a variable that is given a value of this type."""
         known = self.variables.setdefault(name, kind)
         if known != kind:
-            raise TypeError(
-                f"{self.where(node)}: Data type mismatch of variable: `{name}`: {known} != {kind}"
-            )
+            raise TypeError(f"{self.where(node)}: Data type mismatch of variable: `{name}`: {known} != {kind}")
         return f"v_{name}"
 
     def temporary(self, kind: Any) -> str:
         self.temporaries += 1
+        if isinstance(kind, Struct):  # declared where it is made
+            return f"t_{self.temporaries}"
         self.declarations.append(f"{c_type(kind)} t_{self.temporaries};")
         return f"t_{self.temporaries}"
 
@@ -315,11 +400,12 @@ class Function(Expressions):
         self.emit(f"{name} = {value.code};")
         return Value(name, value.type)
 
-    def shared(self, dtype: np.dtype, extent: int | None) -> Value:
+    def shared(self, dtype: Any, extent: int | None, alignment: int | None = None) -> Value:
         """An array of the block; ``extent`` None: as much as the launch says."""
         self.temporaries += 1
         name = f"shared_{self.temporaries}"
-        head = "extern __shared__" if extent is None else "__shared__"
-        self.declarations.append(f"{head} {c_name(dtype)} {name}[{'' if extent is None else extent}];")
-        self.unit.dtypes.add(dtype.char)
+        head = ("extern " if extent is None else "") + "__shared__" + (f" __align__({alignment})" if alignment else "")
+        self.declarations.append(f"{head} {c_type(dtype)} {name}[{'' if extent is None else extent}];")
+        if isinstance(dtype, np.dtype):
+            self.unit.dtypes.add(dtype.char)
         return Value(name, Array(dtype, 1, extent or 0))

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.cupyx.jit import cub
 from rgpu.cupyx.jit._builtins import Builtin, Dim3
-from rgpu.cupyx.jit._types import Array, Constant, Value, c_name, literal, loop, scalar_dtype
+from rgpu.cupyx.jit._library import Bound, Libraries
+from rgpu.cupyx.jit._types import Array, Constant, Iterator, Struct, Value, c_name, literal, loop, scalar_dtype
 from rgpu.functions.ufunc import UFUNCS
 
 _UINT32, _INT32, _INT64 = np.dtype(np.uint32), np.dtype(np.int32), np.dtype(np.int64)
@@ -59,7 +61,7 @@ _MATH = {getattr(math, name): getattr(np, name) for name in (
 ).split()}  # fmt: skip
 
 
-class Expressions:
+class Expressions(Libraries):
     """The half of a function's translation that has values."""
 
     unit: Any
@@ -70,7 +72,7 @@ class Expressions:
     def where(self, node: Any) -> str:
         raise NotImplementedError
 
-    def shared(self, dtype: np.dtype, extent: int | None) -> Value:
+    def shared(self, dtype: Any, extent: int | None, alignment: int | None = None) -> Value:
         raise NotImplementedError
 
     def expression(self, node: ast.expr) -> Any:
@@ -78,11 +80,7 @@ class Expressions:
         if visit is None:
             raise NotImplementedError(f"{self.where(node)}: {type(node).__name__} in a kernel")
         found = visit(node)
-        if (
-            isinstance(found, Constant)
-            and isinstance(found.value, Builtin)
-            and found.value.kind == "warpsize"
-        ):
+        if isinstance(found, Constant) and isinstance(found.value, Builtin) and found.value.kind == "warpsize":
             return Value("warpSize", _INT32)
         return found
 
@@ -124,11 +122,7 @@ class Expressions:
         *inputs, output = loop(ufunc, args, self.mode)
         texts = [self.cast(x, dtype) for x, dtype in zip(args, inputs)]
         self.unit.dtypes.add(output.char)
-        code = (
-            template.format(*(f"({x})" for x in texts))
-            if "{" in template
-            else f"{template}({', '.join(texts)})"
-        )
+        code = template.format(*(f"({x})" for x in texts)) if "{" in template else f"{template}({', '.join(texts)})"
         return Value(f"(({c_name(output)})({code}))", output)
 
     # ---- operators ----------------------------------------------------------------------------------
@@ -138,9 +132,12 @@ class Expressions:
 
     def of_Name(self, node: ast.Name) -> Any:  # noqa: N802
         if node.id in self.variables:
-            return Value(f"v_{node.id}", self.variables[node.id])
+            kind = self.variables[node.id]
+            if isinstance(kind, tuple):
+                return tuple(Value(f"v_{node.id}_{i}", part) for i, part in enumerate(kind))
+            return kind if isinstance(kind, Constant) else Value(f"v_{node.id}", kind)
         if node.id not in self.outer:
-            raise NameError(f"{self.where(node)}: name {node.id!r} is not defined, or not before this line")
+            raise NameError(f"Unbound name: {node.id} (in {self.where(node)}, or not before this line)")
         return Constant(self.outer[node.id])
 
     def of_Tuple(self, node: ast.Tuple) -> Any:  # noqa: N802
@@ -161,7 +158,9 @@ class Expressions:
         ufunc, function = OPERATORS[type(op)]
         if all(isinstance(x, Constant) for x in values):
             return Constant(function(*(x.value for x in values)))
-        return self.ufunc(ufunc, values)
+        symbol = _C[ufunc.__name__].replace("{0}", "").replace("{1}", "").strip()
+        moved = self.arithmetic(symbol, values) if len(values) == 2 else None
+        return self.ufunc(ufunc, values) if moved is None else moved
 
     def of_Compare(self, node: ast.Compare) -> Any:  # noqa: N802
         values = [self.expression(x) for x in (node.left, *node.comparators)]
@@ -173,9 +172,7 @@ class Expressions:
         return found[0] if len(found) == 1 else self._all(found, "&&")
 
     def of_BoolOp(self, node: ast.BoolOp) -> Any:  # noqa: N802
-        return self._all(
-            [self.expression(x) for x in node.values], "&&" if isinstance(node.op, ast.And) else "||"
-        )
+        return self._all([self.expression(x) for x in node.values], "&&" if isinstance(node.op, ast.And) else "||")
 
     def _all(self, values: list[Any], sign: str) -> Any:
         if all(isinstance(x, Constant) for x in values):
@@ -207,6 +204,13 @@ class Expressions:
                 return tuple(Value(f"{base.code}.strides[{i}]", _INT64) for i in range(base.type.ndim))
             if node.attr == "size":
                 return Value(f"({' * '.join(x.code for x in extents) or '1LL'})", _INT64)
+            if node.attr in ("begin", "end"):
+                return Constant(Bound(base, node.attr))
+        if isinstance(base, Value) and isinstance(base.type, Struct):
+            if node.attr in base.type.fields:
+                return Value(f"{base.code}.{node.attr}", base.type.fields[node.attr])
+            if node.attr in base.type.methods:
+                return Constant(Bound(base, node.attr))
         raise AttributeError(f"{self.where(node)}: no attribute {node.attr!r} in a kernel")
 
     def of_Subscript(self, node: ast.Subscript) -> Any:  # noqa: N802
@@ -215,27 +219,32 @@ class Expressions:
             return base[index.value]
         if isinstance(base, Constant) and isinstance(index, Constant):
             return Constant(base.value[index.value])
+        if isinstance(base, Constant) and isinstance(index, tuple) and all(isinstance(x, Constant) for x in index):
+            return Constant(base.value[tuple(x.value for x in index)])
         return self.element(base, index)
 
     def element(self, base: Any, index: Any) -> Value:
         """The place of an array's element."""
         kind = base.type if isinstance(base, Value) else None
+        if isinstance(kind, Iterator):
+            return Value(f"{base.code}[{self.cast(index, _INT64)}]", kind.dtype)
         if not isinstance(kind, Array):
             raise TypeError("only arrays have elements in a kernel")
         indices = index if isinstance(index, tuple) else (index,)
-        if len(indices) != kind.ndim:
-            raise IndexError(
-                f"an array of {kind.ndim} dimensions needs {kind.ndim} indices, not {len(indices)}"
-            )
+        if len(indices) > kind.ndim:
+            raise IndexError(f"an array of {kind.ndim} dimensions has no {len(indices)} indices")
         if any(
-            isinstance(x, Value) and (not isinstance(x.type, np.dtype) or x.type.kind not in "iub")
-            for x in indices
+            isinstance(x, Value) and (not isinstance(x.type, np.dtype) or x.type.kind not in "iub") for x in indices
         ):
             raise TypeError("indices are integers")
         texts = [self.cast(x, _INT64) for x in indices]
         if kind.extent is not None:
             return Value(f"{base.code}[{texts[0]}]", kind.dtype)
         offset = "".join(f" + ({x}) * {base.code}.strides[{i}]" for i, x in enumerate(texts))
+        if len(indices) < kind.ndim:
+            return Value(
+                f"(rgpu_rest<{len(indices)}>({base.code}, 0LL{offset}))", Array(kind.dtype, kind.ndim - len(indices))
+            )
         return Value(f"(*({c_name(kind.dtype)}*)((char*){base.code}.data{offset}))", kind.dtype)
 
     # ---- calls --------------------------------------------------------------------------------------
@@ -249,6 +258,10 @@ class Expressions:
         named = {str(x.arg): self.expression(x.value) for x in node.keywords}
         if isinstance(target, Builtin):
             return getattr(self, f"call_{target.kind}")(target, args, **named)
+        if isinstance(target, Bound):
+            return self.method(target, args)
+        if isinstance(target, cub.Reducer):
+            return self.reducer(target, args)
         if getattr(target, "device", None) is True and hasattr(target, "function"):
             return self._device_call(target.function, args)
         if target is len and isinstance(args[0], Value):
@@ -290,16 +303,25 @@ class Expressions:
             if target.__name__ == "grid"
             else "(blockDim.{0} * gridDim.{0})"
         )
-        found = tuple(Value(text.format(axis), _UINT32) for axis in "xyz"[: args[0].value])
+        ndim = args[0].value if args and isinstance(args[0], Constant) else None
+        if not isinstance(ndim, int):
+            raise TypeError(f"the argument of {target.__name__} is 1, 2 or 3")
+        if ndim not in (1, 2, 3):
+            raise ValueError(f"the argument of {target.__name__} is 1, 2 or 3, not {ndim}")
+        found = tuple(Value(text.format(axis), _UINT32) for axis in "xyz"[:ndim])
         return found[0] if len(found) == 1 else found
 
     def call_laneid(self, target: Builtin, args: list[Any]) -> Value:
         thread = "(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z))"
         return Value(f"({thread} % warpSize)", _UINT32)
 
-    def call_shared(self, target: Builtin, args: list[Any], alignment: Any = None) -> Value:
-        dtype, size = args
-        return self.shared(np.dtype(dtype.value), None if size.value is None else int(size.value))
+    def call_shared(
+        self, target: Builtin, args: list[Any], alignment: Any = None, dtype: Any = None, size: Any = None
+    ) -> Value:
+        dtype, size = [*args, *(x for x in (dtype, size) if x is not None)]
+        kind = dtype.value if isinstance(dtype.value, Struct) else np.dtype(dtype.value)
+        aligned = None if alignment is None else int(alignment.value)
+        return self.shared(kind, None if size.value is None else int(size.value), aligned)
 
     def call_atomic(self, target: Builtin, args: list[Any], **named: Any) -> Value:
         array, index, *values = [*args, *named.values()]

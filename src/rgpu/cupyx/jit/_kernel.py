@@ -62,8 +62,10 @@ class _JitRawKernel:
     def _for(self, types: tuple) -> tuple[str, RawKernel]:
         found = self._translated.get(types)
         if found is None:
-            code = _compile.translate(self.function, self.mode, types)
-            found = self._translated[types] = code, RawKernel(code, _compile.c_function(self.function))
+            code, backend, cooperative = _compile.translate(self.function, self.mode, types)
+            name = _compile.c_function(self.function)
+            kernel = RawKernel(code, name, backend=backend, enable_cooperative_groups=cooperative)
+            found = self._translated[types] = code, kernel
         return found
 
     def _flat(self, args: Any) -> tuple:

@@ -22,19 +22,37 @@ _ORDER = "?bBhHiIlLqQefdFD"  # what C converts to what
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array in the device's memory (``rgpu_array``), or in a block's shared memory (``extent`` set)."""
+    """An array in the device's memory (``rgpu_array``), or in a block's shared memory (``extent`` set), whose
+    elements may be structures of C++ too."""
 
-    dtype: np.dtype
+    dtype: Any
     ndim: int
     extent: int | None = None
 
     @property
     def c(self) -> str:
-        return (
-            f"{c_name(self.dtype)}*"
-            if self.extent is not None
-            else f"rgpu_array<{c_name(self.dtype)}, {self.ndim}>"
-        )
+        return f"{c_type(self.dtype)}*" if self.extent is not None else f"rgpu_array<{c_name(self.dtype)}, {self.ndim}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Iterator:
+    """A place in a range of elements, as Thrust takes it: a pointer, or one that walks with a stride."""
+
+    dtype: np.dtype
+    c: str
+
+
+class Struct:
+    """A class of C++: members by name, and methods by name with the types of their results (None: void)."""
+
+    def __init__(self, c: str, fields: dict | None = None, methods: dict | None = None) -> None:
+        self.c, self.fields, self.methods = c, fields or {}, methods or {}
+
+    def __repr__(self) -> str:
+        return self.c
+
+
+DIM3 = Struct("dim3", {name: np.dtype(np.uint32) for name in "xyz"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +78,7 @@ def c_name(dtype: np.dtype) -> str:
 
 
 def c_type(kind: Any) -> str:
-    return "void" if kind is None else kind.c if isinstance(kind, Array) else c_name(kind)
+    return "void" if kind is None else c_name(kind) if isinstance(kind, np.dtype) else kind.c
 
 
 def scalar_dtype(mode: str, x: Any) -> np.dtype:
@@ -87,10 +105,7 @@ def loop(ufunc: np.ufunc, inputs: list[Any], mode: str) -> tuple[np.dtype, ...]:
     chars = [_dtype(x, mode).char for x in inputs]
     for types in ufunc.types:
         sources, _, results = types.partition("->")
-        if all(
-            wanted in _ORDER and _ORDER.index(char) <= _ORDER.index(wanted)
-            for char, wanted in zip(chars, sources)
-        ):
+        if all(wanted in _ORDER and _ORDER.index(char) <= _ORDER.index(wanted) for char, wanted in zip(chars, sources)):
             return tuple(np.dtype(char) for char in sources + results)
     raise TypeError(f"{ufunc.__name__} has no loop for {', '.join(chars)}")
 
@@ -122,9 +137,5 @@ def literal(x: Any, dtype: np.dtype) -> str:
     number = int(x)
     if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
         raise OverflowError(f"{number} does not fit {dtype}")
-    text = (
-        "(-9223372036854775807LL - 1)"
-        if number == -(2**63)
-        else f"{number}{'U' if dtype.kind == 'u' else ''}LL"
-    )
+    text = "(-9223372036854775807LL - 1)" if number == -(2**63) else f"{number}{'U' if dtype.kind == 'u' else ''}LL"
     return f"({name})({text})"

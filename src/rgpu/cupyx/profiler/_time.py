@@ -1,11 +1,12 @@
 """``benchmark``: time of a function on the host and on remote devices.
 
-Host time is what issuing costs. Device time runs from the moment that the devices are idle until
-they have done the work, seen from here, so it holds one round trip of the network.
+Host time is what issuing costs. Device time runs between two events on the device's stream, as in CuPy: from
+when the worker meets the first command until the last is done.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import time
 from typing import Any
@@ -75,22 +76,34 @@ def _repeat(
     func: Any, args: tuple, kwargs: dict, n_repeat: int, name: str, n_warmup: int, max_duration: float,
     devices: tuple,
 ) -> _PerfCaseResult:  # fmt: skip
-    streams = [pool.get().device(i).stream for i in devices]
+    cuda = importlib.import_module("rgpu.cuda")
+    events = []
+    for number in devices:
+        with cuda.Device(number):
+            events.append((cuda.Event(), cuda.Event()))
     for _ in range(n_warmup):
         func(*args, **kwargs)
-    for stream in streams:
-        stream.sync()
+    _record(cuda, devices, events, 1)
     rows: list[list[float]] = []
     spent = 0.0
     for _ in range(n_repeat):
+        _record(cuda, devices, events, 0, wait=False)
         start = time.perf_counter()
         func(*args, **kwargs)
-        row = [time.perf_counter() - start]
-        for stream in streams:
-            stream.sync()
-            row.append(time.perf_counter() - start)
-        rows.append(row)
+        issued = time.perf_counter()
+        _record(cuda, devices, events, 1)
+        rows.append([issued - start, *(cuda.get_elapsed_time(*pair) * 1e-3 for pair in events)])
         spent += time.perf_counter() - start
-        if spent > max_duration:
+        if spent >= max_duration:
             break
     return _PerfCaseResult(name, np.array(rows, np.float64).T, devices)
+
+
+def _record(cuda: Any, devices: tuple, events: list, which: int, wait: bool = True) -> None:
+    """Record an event on each device's current stream, and wait for it."""
+    for number, pair in zip(devices, events):
+        with cuda.Device(number):
+            pair[which].record()
+    if wait:
+        for pair in events:
+            pair[which].synchronize()

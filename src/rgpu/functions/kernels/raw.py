@@ -124,8 +124,11 @@ class RawKernel(_Source):
         dispatch.run(BY_NAME["kernel.launch"], encoded)
 
     @property
-    def kernel(self) -> RawKernel:
-        return self
+    def kernel(self) -> Any:
+        """It as the driver's interface shows it (``cupy.cuda.Function``)."""
+        from rgpu.cuda.function import Function
+
+        return Function(self)
 
     @property
     def attributes(self) -> dict[str, int]:

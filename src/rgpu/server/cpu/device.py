@@ -24,7 +24,7 @@ _ATTRIBUTES = {
     1: 1024, 2: 1024, 3: 1024, 4: 64, 5: 2**31 - 1, 6: 65535, 7: 65535, 8: 49152, 9: 65536, 10: 32,
     11: 2**31 - 1, 12: 65536, 14: 512, 15: 1, 17: 0, 18: 0, 19: 1, 20: 0, 31: 1, 32: 0, 35: 0, 39: 2048,
     40: 1, 41: 1, 51: 32, 75: 8, 76: 0, 78: 1, 79: 1, 80: 1, 81: 102400, 82: 65536, 83: 1, 84: 0, 85: 0,
-    86: 0, 87: 2, 88: 0, 89: 0, 90: 1, 91: 0, 95: 0, 96: 0, 97: 101376, 100: 0, 101: 0, 106: 16, 115: 1,
+    86: 0, 87: 2, 88: 0, 89: 0, 90: 1, 91: 0, 95: 1, 96: 0, 97: 101376, 100: 0, 101: 0, 106: 16, 115: 1,
 }  # fmt: skip
 
 #: properties that are one of those attributes
@@ -175,6 +175,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "stream.join": _stream_synchronize,
     "stream.wait_event": _wait_event,
     "stream.query": lambda backend, stream=None: stream is None or all(p.done for p in stream.pending),
+    "graph.begin": lambda backend, stream, mode: backend.recorder.begin(stream),
+    "graph.join": lambda backend, stream: backend.recorder.join(stream),
+    "graph.end": lambda backend, stream: backend.recorder.end(),
+    "graph.cancel": lambda backend, stream: backend.recorder.end() and None,
+    "graph.launch": lambda backend, graph, stream=None: backend.recorder.launch(graph),
+    "graph.upload": lambda backend, *_: None,
+    "graph.dot": lambda backend, graph, flags: graph.dot(flags),
     "event.create": lambda backend, flags: CpuEvent(flags),
     "event.record": _record,
     "event.synchronize": _event_synchronize,

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <complex>
 #include <initializer_list>
 #include <limits>
@@ -282,7 +283,9 @@ static inline long long clock64() {
     return 0;
 #endif
 }
-static inline int clock(int = 0) { return (int)clock64(); }
+namespace rgpu_user {  // where it hides the C library's
+static inline clock_t clock() { return (clock_t)clock64(); }
+}
 static inline void __nanosleep(unsigned) {}
 static inline void __trap() { __builtin_trap(); }
 

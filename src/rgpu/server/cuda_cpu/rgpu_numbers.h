@@ -34,16 +34,23 @@ template <class T, class U> wider<T, U> operator-(const complex<T>& a, const com
 template <class T, class U> wider<T, U> operator*(const complex<T>& a, const complex<U>& b) {
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
+// A product as it is: g++ 12 fuses a sum and a difference of products whatever -ffp-contract says.
+template <class R> inline R rounded(R x) {
+    asm("" : "+m"(x));
+    return x;
+}
 template <class T, class U> wider<T, U> operator/(const complex<T>& a, const complex<U>& b) {
     using R = std::common_type_t<T, U>;  // Smith's method: no overflow in between
     const R c = b.re, d = b.im;
     if ((c < 0 ? -c : c) >= (d < 0 ? -d : d)) {
         if (c == 0 && d == 0) return {a.re / c, a.im / c};
         const R ratio = d / c, scale = R(1) / (c + d * ratio);
-        return {(a.re + a.im * ratio) * scale, (a.im - a.re * ratio) * scale};
+        const R re = rounded<R>(a.re * ratio), im = rounded<R>(a.im * ratio);
+        return {(a.re + im) * scale, (a.im - re) * scale};
     }
     const R ratio = c / d, scale = R(1) / (c * ratio + d);
-    return {(a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale};
+    const R re = rounded<R>(a.re * ratio), im = rounded<R>(a.im * ratio);
+    return {(re + a.im) * scale, (im - a.re) * scale};
 }
 #define RGPU_MIXED(op)                                                                                              \
     template <class T, class U> wider_if<T, U> operator op(const complex<T>& a, U b) { return a op complex<U>(b); } \

@@ -10,6 +10,8 @@ alignas(64) static thread_local char dynamic_shared[dynamic_shared_bytes];
 
 #ifdef RGPU_FIBERS
 #include <sys/mman.h>
+#include <condition_variable>
+#include <mutex>
 
 #if defined(__x86_64__) && !defined(RGPU_UCONTEXT)
 extern "C" void rgpu_switch(void** save, void* load) __attribute__((visibility("hidden")));
@@ -87,11 +89,32 @@ struct Block {
     unsigned live, arrived, generation;
     int votes;          // of __syncthreads_count and its kin
     int last_votes;
+    bool waiting;       // for the other blocks of a grid
     char* stacks;
     void (*body)(void*);
     void* argument;
 };
 static thread_local Block* block;
+
+// The blocks of a cooperative launch: each has a thread of the system, and all of them are running.
+struct Grid {
+    std::mutex lock;
+    std::condition_variable all_here;
+    int64_t live, arrived, generation;
+
+    void release() { arrived = 0, ++generation, all_here.notify_all(); }
+    void wait() {
+        std::unique_lock<std::mutex> held(lock);
+        const int64_t mine = generation;
+        if (++arrived >= live) return release();
+        all_here.wait(held, [&] { return generation != mine; });
+    }
+    void leave() {
+        std::lock_guard<std::mutex> held(lock);
+        if (--live > 0 && arrived >= live) release();
+    }
+};
+static Grid grid;
 
 static inline void go(Fiber* to) {
     Fiber* from = block->current;
@@ -113,6 +136,12 @@ static __attribute__((noinline)) void sync_block(int vote = 0) {
     if (++block->arrived >= block->live) return release_block();
     do yield();
     while (block->generation == mine);
+}
+static __attribute__((noinline)) void sync_grid() {
+    sync_block();
+    if (!block->waiting) block->waiting = true, grid.wait();  // one thread waits for the whole block
+    sync_block();
+    block->waiting = false;
 }
 // Waits for the living lanes of the mask; several disjoint masks may wait at once.
 static __attribute__((noinline)) void sync_warp(unsigned mask) {
@@ -185,8 +214,17 @@ static void fiber_main() {
     __builtin_unreachable();
 }
 
+struct Owner {  // of what a thread of the system needs to run blocks
+    ~Owner() {
+        if (block) munmap(block->stacks, stack_bytes * most_threads), free(block);
+        block = nullptr;
+    }
+};
+
 static void prepare_block() {
     if (block) return;
+    static thread_local Owner owner;
+    (void)&owner;
     void* stacks = mmap(nullptr, stack_bytes * most_threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED) abort();
     block = (Block*)calloc(1, sizeof(Block));
@@ -197,7 +235,7 @@ static void run_block(unsigned x, unsigned y, unsigned z, void (*body)(void*), v
     const unsigned count = x * y * z;
     Block& b = *block;
     b.body = body, b.argument = argument;
-    b.live = count, b.arrived = 0, b.votes = 0;
+    b.live = count, b.arrived = 0, b.votes = 0, b.waiting = false;
     for (unsigned i = 0; i < count; ++i) {
         Fiber& f = b.fibers[i];
         f.linear = i, f.index = {i % x, i / x % y, i / x / y};
@@ -268,9 +306,33 @@ struct thread_block {
     unsigned num_threads() const { return size(); }
     dim3 thread_index() const { return threadIdx; }
     dim3 group_index() const { return blockIdx; }
+    dim3 group_dim() const { return blockDim; }
+    dim3 dim_threads() const { return blockDim; }
 };
 inline thread_block this_thread_block() { return {}; }
-inline void sync(const thread_block& b) { b.sync(); }
+
+struct grid_group {
+    void sync() const { rgpu::sync_grid(); }
+    bool is_valid() const { return rgpu::grid.live > 0; }
+    unsigned long long block_rank() const { return blockIdx.x + (unsigned long long)gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z); }
+    unsigned long long num_blocks() const { return (unsigned long long)gridDim.x * gridDim.y * gridDim.z; }
+    unsigned long long thread_rank() const { return block_rank() * this_thread_block().size() + rgpu::block->current->linear; }
+    unsigned long long size() const { return num_blocks() * this_thread_block().size(); }
+    unsigned long long num_threads() const { return size(); }
+    dim3 block_index() const { return blockIdx; }
+    dim3 dim_blocks() const { return gridDim; }
+    dim3 group_dim() const { return gridDim; }
+};
+inline grid_group this_grid() { return {}; }
+template <class Group> inline void sync(const Group& g) { g.sync(); }
+
+// Copies that a GPU does aside: here they are done when they are asked for, and waiting is a barrier.
+template <class Group, class T, class Size>
+inline void memcpy_async(const Group& g, T* to, const T* from, Size bytes) {
+    for (size_t k = g.thread_rank(), n = (size_t)bytes; k < n; k += g.size()) ((char*)to)[k] = ((const char*)from)[k];
+}
+template <class Group> inline void wait(const Group& g) { g.sync(); }
+template <unsigned stages, class Group> inline void wait_prior(const Group& g) { g.sync(); }
 template <unsigned width>
 struct thread_block_tile {
     unsigned mask() const { return (width == 32 ? ~0u : (1u << width % 32) - 1) << (rgpu::lane() & ~(width - 1)); }
@@ -289,6 +351,19 @@ struct thread_block_tile {
 };
 template <unsigned width> inline thread_block_tile<width> tiled_partition(const thread_block&) { return {}; }
 }  // namespace cooperative_groups
+
+namespace cuda {
+template <size_t n> struct aligned_size_t {
+    size_t value;
+    constexpr explicit aligned_size_t(size_t value) : value(value) {}
+    constexpr operator size_t() const { return value; }
+};
+}  // namespace cuda
+
+// how many blocks of a cooperative launch are about to run
+extern "C" __attribute__((visibility("default"))) void rgpu_together(int64_t blocks) {
+    rgpu::grid.live = blocks, rgpu::grid.arrived = 0;
+}
 #endif  // RGPU_FIBERS
 
 namespace rgpu {
@@ -332,6 +407,7 @@ struct Kernel<function> {
             blockIdx.x = i % geometry[0], blockIdx.y = i / geometry[0] % geometry[1], blockIdx.z = i / geometry[0] / geometry[1];
 #ifdef RGPU_FIBERS
             run_block(nx, ny, nz, one, (void*)a);
+            grid.leave();
 #else
             one_by_one(a, nx, ny, nz, std::index_sequence_for<P...>());
 #endif

@@ -72,4 +72,4 @@ def _launch(
 ) -> None:
     """``by_value`` says which arguments are structs and scalars; the others are pointers."""
     given = tuple(x if value else Pointer(x) for x, value in zip(arguments, by_value))
-    module.launch(name, grid, block, given, shared)
+    module.launch(name, grid, block, given, shared, cooperative)

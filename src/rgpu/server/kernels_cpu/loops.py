@@ -20,6 +20,7 @@ from rgpu.wire.kernels import Parameter, c_type, parse
 _POINTER, _LONG = ctypes.POINTER(ctypes.c_int64), ctypes.c_longlong
 GRAIN = 1 << 15  # elements that are worth a thread
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*$", re.MULTILINE)
+_LIBRARY = re.compile(r"<(thrust|cub)/(?!complex\.h)[\w/.]*>")  # of many files each; here of one
 
 
 def mentions(text: str, word: str) -> bool:
@@ -29,7 +30,7 @@ def mentions(text: str, word: str) -> bool:
 def namespaced(*parts: str) -> str:
     """Source of a client inside ``rgpu_user``, its includes before that."""
     text = "\n".join(parts)
-    includes = "\n".join(_INCLUDE.findall(text))
+    includes = _LIBRARY.sub(r"<rgpu_\1.h>", "\n".join(_INCLUDE.findall(text)))
     return f'#include "rgpu_cuda.h"\n{includes}\nnamespace rgpu_user {{\n{_INCLUDE.sub("", text)}\n}}\n'
 
 

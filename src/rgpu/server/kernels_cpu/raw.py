@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from rgpu.server.kernels_cpu import build
 from rgpu.server.kernels_cpu.loops import compiler_options, namespaced
 
 MOST_THREADS = 1024
+MOST_TOGETHER = 64  # blocks of a cooperative launch: each has a thread of the system
 DYNAMIC_SHARED = 256 << 10  # rgpu_threads.h
 _BARRIER = re.compile(
-    r"__sync(?:threads|warp)|__shfl|__ballot|__any|__all|__activemask|__match_|__reduce_\w+_sync|cooperative_groups"
+    r"__sync(?:threads|warp)|__shfl|__ballot|__any|__all|__activemask|__match_|__reduce_\w+_sync|cooperative_groups|<cub/"
 )
 _DYNAMIC = re.compile(
     r"\bextern\s+__shared__\s+((?:__align__\s*\([^)]*\)\s*)?)([\w:<>,\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;",
@@ -27,7 +29,7 @@ _DYNAMIC = re.compile(
 _GLOBAL = re.compile(r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:static\s+|inline\s+)*void\s+"
                      r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")  # fmt: skip
 _SYMBOL = re.compile(r"(?:__constant__|__device__|__managed__)\s+(?:__\w+__\s+|static\s+|volatile\s+)*"
-                     r"[\w:<>]+(?:\s+(?:int|char|long|short|double))*[\s*]+(\w+)\s*(?:\[[^;(]*\])*\s*(?:=[^;]*)?;")  # fmt: skip
+                     r"[\w:<>]+(?:\s+(?:int|char|long|short|double))*[\s*]+(?!operator\b)(\w+)\s*(?:\[[^;(]*\])*\s*(?:=[^;]*)?;")  # fmt: skip
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -173,8 +175,14 @@ class Module:
             )
         return found
 
-    def launch(self, name: str, grid: tuple, block: tuple, arguments: tuple, shared: int) -> None:
-        """Run every thread of the grid; arguments are arrays (pointers) and scalars or structs (by value)."""
+    def launch(
+        self, name: str, grid: tuple, block: tuple, arguments: tuple, shared: int, cooperative: bool
+    ) -> None:
+        """Run every thread of the grid; arguments are arrays (pointers) and scalars or structs (by value).
+
+        ``cooperative``: all blocks at once, so that they can wait for one another; a grid of one axis that has too
+        many of them is made smaller, as CuPy does.
+        """
         run, sizes = self._entry(name)
         if np.prod(block, dtype=object) > MOST_THREADS:
             raise CUDADriverError(1, f"a block of {block} has more than {MOST_THREADS} threads")
@@ -194,9 +202,27 @@ class Module:
         start = -memory.ctypes.data % 16
         memory[start : start + len(packed)] = np.frombuffer(packed, np.uint8)
         table = np.array([memory.ctypes.data + start + place for place in places] or [0], np.int64)
+        cooperative = cooperative and hasattr(self._library, "rgpu_together")
+        if cooperative:
+            grid = _resident(grid)
         geometry = np.array([*grid, *block, shared], np.int64)
         blocks, at, where = int(np.prod(grid, dtype=object)), geometry.ctypes.data, table.ctypes.data
+        if cooperative:
+            self._library.rgpu_together(ctypes.c_int64(blocks))  # type: ignore[union-attr]
+            with ThreadPoolExecutor(blocks, thread_name_prefix="rgpu-block") as threads:
+                list(threads.map(lambda k: run(at, where, k, k + 1), range(blocks)))
+            return
         build.spread(lambda first, last: run(at, where, first, last), blocks, 1 + 4096 // int(np.prod(block)))
+
+
+def _resident(grid: tuple) -> tuple:
+    """A grid that this device can hold as a whole. Raises ValueError where it cannot be made to fit."""
+    if np.prod(grid, dtype=object) <= MOST_TOGETHER:
+        return grid
+    if grid[1] != 1 or grid[2] != 1:
+        shape = " * ".join(map(str, grid))
+        raise ValueError(f"The specified grid size ({shape}) exceeds the limit ({MOST_TOGETHER}).")
+    return MOST_TOGETHER, 1, 1
 
 
 def _bytes_of(argument: Any) -> bytes:

@@ -1,0 +1,1 @@
+#include "rgpu_cuda.h"  // all of it is there

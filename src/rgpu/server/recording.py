@@ -1,0 +1,141 @@
+"""CUDA graphs on a cpu device: commands of a capturing stream are kept, and run again at each launch.
+
+What makes new arrays runs once while it is recorded, so that they exist, with content that means nothing yet, as
+under CUDA; what changes an array does not run before the launch. A launch writes into the very arrays of the
+recording. Each worker records one graph at a time. Must never read from a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rgpu.server.table import Table
+from rgpu.wire import ops
+from rgpu.wire.functions import TABLE
+
+_UNSUPPORTED = 900  # cudaErrorStreamCaptureUnsupported
+_CALLS = (ops.Unary, ops.Binary, ops.Call, ops.Put)  # what makes arrays, of content that a launch makes anew
+_CHANGES = (ops.Inplace, ops.Write)
+_ABOUT_STREAMS = ("stream.", "event.", "graph.", "memory.", "device.")
+
+
+class Step(NamedTuple):
+    """One recorded command: its handler, its fields and payload, and the arrays it made."""
+
+    method: Callable[..., None]
+    fields: tuple
+    payload: list
+    made: dict[int, Any]
+
+
+class CpuGraph:
+    """What was captured. ``kept`` holds every object that a command names, whoever frees it meanwhile."""
+
+    def __init__(self, stream: Any) -> None:
+        self.streams = [stream]
+        self.steps: list[Step] = []
+        self.kept: dict[int, Any] = {}
+        self.names: list[str] = []
+
+    def dot(self, flags: int) -> str:
+        """The graph in Graphviz' language, a chain of its commands; with any flag also what they made."""
+        lines = []
+        for k, (name, step) in enumerate(zip(self.names, self.steps)):
+            shown = "".join(f"\\n{x.dtype} {x.shape}" for x in step.made.values()) if flags else ""
+            lines.append(f'  n{k} [label="cupy_{name}{shown}"];')
+            lines += [f"  n{k - 1} -> n{k};"] if k else []
+        return "\n".join(["digraph rgpu {", *lines, "}"])
+
+
+class Recorder:
+    """The recording of one worker: stands between its executor and the handlers while a stream captures."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+        self._plain: list = []
+        self.graph: CpuGraph | None = None
+
+    def begin(self, stream: Any) -> None:
+        """Record what runs on this stream from now on. Raises CUDARuntimeError while another one captures."""
+        if self.graph is not None:
+            from rgpu.server.cpu.device import CUDARuntimeError
+
+            raise CUDARuntimeError(_UNSUPPORTED)
+        self.graph, handlers = CpuGraph(stream), self._executor.handlers
+        self._plain = list(handlers)
+        for tag, command in ops.Command.registry.items():
+            if issubclass(command, (*_CALLS, *_CHANGES)):
+                gate, method = handlers[tag]
+                handlers[tag] = gate, self._watched(command, method)
+
+    def join(self, stream: Any) -> None:
+        """Another stream takes part: it waits for an event of one that is recorded."""
+        if self.graph is not None:
+            self.graph.streams.append(stream)
+
+    def end(self) -> CpuGraph | None:
+        graph, self.graph = self.graph, None
+        if graph is not None:
+            self._executor.handlers[:] = self._plain
+        return graph
+
+    def _watched(self, command: type, method: Callable[..., None]) -> Callable[..., None]:
+        def record(*fields: Any) -> None:
+            graph, entries = self.graph, self._executor.table.entries
+            function = (
+                TABLE[fields[0]].name if issubclass(command, ops.Call | ops.Unary | ops.Binary | ops.Inplace) else ""
+            )
+            if (
+                graph is None
+                or self._executor.backend.stream not in graph.streams
+                or function.startswith(_ABOUT_STREAMS)
+            ):
+                method(*fields)
+                return
+            named = {handle: entries[handle] for handle in _numbers(fields) if handle in entries}
+            changes = issubclass(command, _CHANGES) or (issubclass(command, ops.Call) and not fields[1])
+            if not changes:
+                method(*fields)
+            made = {handle: entries[handle] for handle in _numbers(fields) if handle in entries and handle not in named}
+            if not all(isinstance(x, self._executor.backend.array) for x in made.values()):
+                return  # a kernel or another object, made once
+            graph.kept.update(named | made)
+            graph.steps.append(Step(method, fields, self._executor._payload, made))
+            graph.names.append(function or command.__name__.lower())
+
+        return record
+
+    def launch(self, graph: CpuGraph) -> None:
+        """Run it once more; what it made receives the new content."""
+        executor = self._executor
+        before, table = executor.table, Table()
+        table.entries.update(graph.kept)
+        executor.table, executor._get = table, table.entries.get
+        payload = executor._payload
+        try:
+            for step in graph.steps:
+                executor._payload = step.payload
+                for handle in step.made:
+                    table.free(handle)
+                step.method(*step.fields)
+                for handle, array in step.made.items():
+                    np.copyto(array, table.get(handle))
+                    table.free(handle)
+                    table.entries[handle] = array
+        finally:
+            executor.table, executor._get, executor._payload = before, before.entries.get, payload
+
+
+def _numbers(x: Any) -> Iterator[int]:
+    """Every integer in the fields of a command: the handles among them, and numbers that name nothing."""
+    if type(x) is int:
+        yield x
+    elif isinstance(x, list | tuple):
+        for item in x:
+            yield from _numbers(item)
+    elif isinstance(x, dict):
+        for item in x.values():
+            yield from _numbers(item)

@@ -1,0 +1,91 @@
+"""Internals of CuPy that its tests call, made of what rgpu offers: each really does its work on the servers.
+
+Where CuPy's tests reach for a private function to get at a public ability (a reduction, a compiled module, a
+scan), this is the way there. They belong to the harness; rgpu has no such names. Must not fake a result.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+import rgpu
+from rgpu.errors import PerformanceWarning
+from rgpu.wire.kernels import c_type
+
+
+class SimpleReduction:
+    """``cupy._core.create_reduction_func``: one ReductionKernel for each loop, chosen by the input's dtype."""
+
+    def __init__(self, name: str, loops: tuple, routine: tuple, identity: Any) -> None:
+        self.name, self.routine, self.identity = name, routine, identity
+        self.loops = [tuple(np.dtype(char) for char in loop.split("->")) for loop in loops]
+        self.kernels: dict[tuple, rgpu.ReductionKernel] = {}
+
+    @property
+    def _cached_codes(self) -> dict:
+        return {key: code for kernel in self.kernels.values() for key, code in kernel._cached_codes.items()}
+
+    def __call__(self, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        from rgpu.functions import creation
+
+        a = creation.cupy_like(a)
+        if not isinstance(a, rgpu.ndarray):
+            raise TypeError(f"Argument 'a' has incorrect type (expected cupy.ndarray, got {type(a).__name__})")
+        wanted = a.dtype if dtype is None else np.dtype(dtype)
+        loop = next((x for x in self.loops if np.can_cast(wanted, x[0])), None)
+        if loop is None:
+            raise TypeError(f"{self.name} has no loop for {wanted}")
+        result = self._kernel(loop)(a.astype(loop[0], copy=False), axis=axis, keepdims=keepdims)
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    def _kernel(self, loop: tuple) -> Any:
+        if loop not in self.kernels:
+            mapped, reduced, after, kind = self.routine
+            source, result = (c_type(dtype) for dtype in loop)
+            preamble = f"typedef {source} type_in0_raw; typedef {result} type_out0_raw;"
+            self.kernels[loop] = rgpu.ReductionKernel(
+                f"{loop[0].name} in0", f"{loop[1].name} out0", mapped, reduced, after, str(self.identity), self.name,
+                reduce_type=kind or result, preamble=preamble,
+            )  # fmt: skip
+        return self.kernels[loop]
+
+
+def elementwise_copy(source: Any, target: Any) -> None:
+    """``cupy._core.elementwise_copy``: from another device with CuPy's warning."""
+    if source.device != target.device:
+        warnings.warn("the arrays are on different devices", PerformanceWarning, stacklevel=2)
+    target[...] = source
+
+
+def scan(a: Any, out: Any = None) -> Any:
+    """``cupy._core._routines_math._scan_for_test``: sums up to each element of a vector."""
+    if a.ndim != 1:
+        raise TypeError("Input array should be 1D array.")
+    return rgpu.cumsum(a, dtype=a.dtype, out=out)
+
+
+def compiled(code: str, **kwargs: Any) -> Any:
+    """``cupy.cuda.compiler._compile_module_with_cache``: a module whose functions have ``linear_launch``."""
+    kwargs.pop("extra_source", None)
+    return _Module(rgpu.RawModule(code=code, **kwargs))
+
+
+class _Module:
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def get_function(self, name: str) -> Any:
+        return self.module.get_function(name).kernel
+
+
+class KernelCache:
+    """``DiskKernelCacheBackend``: CuPy's tests set its cache of binaries aside. The servers' cache goes by content."""
+
+    def __init__(self, path: Any = None) -> None:
+        self._cache_dir = path
