@@ -353,3 +353,19 @@ def test_complex_division_is_rounded_as_numpys(cp):
     for dtype in "FD":
         x, y = a.astype(dtype), b.astype(dtype)
         np.testing.assert_array_equal(divide(cp.asarray(x), cp.asarray(y)).get(), x / y)
+
+
+def test_the_cache_of_binaries_is_bounded_by_use(tmp_path):
+    import os
+
+    from rgpu.server.kernels_cpu import build
+
+    for number in range(10):
+        path = tmp_path / f"{number}.so"
+        path.write_bytes(bytes(100))
+        os.utime(path, (number, number))
+    os.utime(tmp_path / "0.so")  # used again
+    build.trim(tmp_path, 1000)
+    assert len(list(tmp_path.iterdir())) == 10
+    build.trim(tmp_path, 700)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["0", "6", "7", "8", "9"]

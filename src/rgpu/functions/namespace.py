@@ -78,3 +78,4 @@ def fill(names: dict, namespace: str) -> None:
             names.update(room.NAMES)
         names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast)
         names.update(copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)
+    signatures.show(names, namespace)

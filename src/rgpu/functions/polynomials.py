@@ -16,7 +16,7 @@ import numpy as np
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch
 
-RankWarning = np.exceptions.RankWarning
+RankWarning = getattr(np.exceptions, "RankWarning", None) or np.RankWarning
 
 
 def trim_zeros(filt: Any, trim: str = "fb") -> Any:

@@ -8,10 +8,41 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from rgpu import surface
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Lazy(inspect.Signature):
+    """What ``inspect.signature`` and ``help`` show of a function: CuPy's signature, read when somebody looks."""
+
+    __slots__ = ("_of",)
+    _return_annotation = inspect.Signature.empty  # type: ignore[assignment]
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self._of = namespace, name
+
+    @property
+    def _parameters(self) -> Any:  # type: ignore[override]
+        found = surface.signature(*self._of)
+        return inspect.signature(_anything).parameters if found is None else found.parameters
+
+    def __reduce__(self) -> Any:
+        return Lazy, self._of
+
+
+def _anything(*args: Any, **kwargs: Any) -> Any: ...
+
+
+def show(names: dict, namespace: str) -> None:
+    """Give functions of a namespace that take anything, and check it themselves, CuPy's signatures to show."""
+    anything = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    for name, value in names.items():
+        code = getattr(inspect.unwrap(value), "__code__", None) if inspect.isroutine(value) else None
+        if code is not None and code.co_flags & anything == anything and not hasattr(value, "__signature__"):
+            value.__signature__ = Lazy(namespace, name)
 
 
 class _Shape:

@@ -13,6 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
+import numpy as np
+
 import rgpu.config as config
 import rgpu.web as web
 from rgpu.config import ServerConfig
@@ -20,6 +22,7 @@ from rgpu.errors import ConfigError
 from rgpu.server.daemon import Daemon
 from rgpu.server.telemetry import Inventory
 from rgpu.web import Board
+from rgpu.wire.values import OLD_NUMPY
 from rgpu.wire.version import VERSION, fingerprint
 
 log = logging.getLogger("rgpu.server")
@@ -64,6 +67,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
+    if OLD_NUMPY:
+        return _fail(
+            f"a server needs NumPy 2.1 or newer, this is {np.__version__} (a client may have it): "
+            "pip install -U numpy, or let RGPU_SERVERS name a server in another environment"
+        )
     try:
         settings, origins = _settings(options)
         if options.show_config:

@@ -18,8 +18,10 @@ from rgpu.errors import ProtocolError
 from rgpu.wire import limits
 from rgpu.wire.declare import Kind, ListOf, MapOf
 
-if tuple(map(int, np.__version__.split(".")[:2])) < (2, 1):  # an environment that pip did not make
-    raise ImportError(f"rgpu needs NumPy 2.1 or newer, this is {np.__version__}: pip install -U numpy")
+_NUMPY = tuple(map(int, np.__version__.split(".")[:2]))
+OLD_NUMPY = _NUMPY < (2, 1)  #: promotes as no worker does; clients may have it (docs/adr/0007)
+if _NUMPY < (1, 26):  # an environment that pip did not make
+    raise ImportError(f"rgpu needs NumPy 1.26 or newer, this is {np.__version__}: pip install -U numpy")
 
 LIST, TUPLE, HANDLE, DTYPE, SLICE, COMPLEX, SCALAR, ELLIPSIS, ARRAY, BIGINT, DICT, INT, RESULT = range(13)
 TAGS = "list tuple handle dtype slice complex scalar ellipsis array bigint dict int result".split()

@@ -21,6 +21,7 @@ from rgpu.client.predict.elementwise import elementwise as elementwise
 from rgpu.client.predict.elementwise import inplace as inplace
 from rgpu.client.predict.elementwise import numpy_function as numpy_function
 from rgpu.client.predict.elementwise import scalar_key as scalar_key
+from rgpu.wire.values import OLD_NUMPY
 
 learned: dict[Any, Any] = {}
 
@@ -29,6 +30,8 @@ RULES: dict[str, Callable[..., Any]] = {**join.RULES, **select.RULES, **fourier.
 
 def predict(name: str, kind: str, args: tuple, kwargs: dict) -> Any:
     """Tree of Meta for a call whose arrays are given as Meta; None or ``WAIT`` when only the worker knows."""
+    if OLD_NUMPY:
+        return None  # learned from the worker, whose NumPy promotes otherwise
     rule = RULES.get(name)
     try:
         if rule is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client.meta import Meta, fresh
+from rgpu.wire.values import OLD_NUMPY
 
 _elementwise: dict[Any, Any] = {}
 
@@ -54,8 +55,29 @@ def elementwise(name: str, operands: tuple, **options: Any) -> Meta | tuple[Meta
     return found
 
 
+_INTEGERS_STAY = ("floor", "ceil", "trunc")
+
+
+def _resolved(ufunc: np.ufunc, operands: tuple) -> Any:
+    """The dtypes of a ufunc's results by NumPy 2's rules, in a NumPy 1: by types alone, and Python's numbers weak."""
+    kinds = [x.dtype if isinstance(x, Meta | np.generic) else type(x) for x in operands]
+    kinds = [np.dtype(bool) if kind is bool else kind for kind in kinds]
+    if ufunc.__name__ in _INTEGERS_STAY and kinds[0].kind in "biu":
+        return [kinds[0]]
+    *inputs, _ = found = ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))
+    if found[-1].kind != "b":
+        for x, dtype in zip(operands, inputs):
+            if type(x) is int and dtype.kind in "iu" and not np.iinfo(dtype).min <= x <= np.iinfo(dtype).max:
+                raise OverflowError(f"Python integer {x} out of bounds for {dtype}")
+    return found[ufunc.nin :]
+
+
 def _elementwise_rule(name: str, operands: tuple, options: dict) -> Any:
     ufunc = numpy_function(name)
+    if OLD_NUMPY and isinstance(ufunc, np.ufunc) and not options:
+        shape = np.broadcast_shapes(*[x.shape for x in operands if type(x) is Meta])
+        metas = tuple(fresh(shape, dtype) for dtype in _resolved(ufunc, operands))
+        return metas if len(metas) > 1 else metas[0]
     dummies = [np.empty((0,), x.dtype) if type(x) is Meta else x for x in operands]
     if name in _POWERS and np.result_type(dummies[0]).kind != "u":
         dummies[1] = _exponent(dummies[1])

@@ -23,6 +23,7 @@ from rgpu.config import NATIVE_KERNELS, parse_flag
 HEADERS = Path(__file__).parent.parent / "cuda_cpu"
 COMPILERS = ("g++", "clang++", "c++")
 COMPILE_SECONDS = 120
+CACHE_BYTES = 512 << 20  # of binaries; those used longest ago make room
 FIBERS = "-DRGPU_FIBERS"  # the threads of a block are fibers
 _FLAGS = (
     "-O3", "-march=native", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
@@ -116,10 +117,35 @@ def load(source: str, options: tuple[str, ...] = (), *, shown: str = "", name: s
     library = _loaded.get(key)
     if library is None:
         binary = cache_directory() / f"{key}.so"
-        if not binary.exists():
+        if binary.exists():
+            os.utime(binary)  # used now: what is not makes room for others
+        else:
             _compile(path, flags, source, binary, (shown or source, name, " ".join(options)))
+            trim(binary.parent, CACHE_BYTES)
         library = _loaded[key] = ctypes.CDLL(str(binary))
     return library
+
+
+def trim(directory: Path, limit: int) -> None:
+    """Delete what was used longest ago until the rest fits four fifths of ``limit`` bytes, if it does not fit that.
+
+    Processes that have a deleted binary loaded keep it. Headers made ready for other compilers count too.
+    """
+    found = []
+    for path in (*directory.glob("*.so"), *directory.glob("headers-*/*.gch")):
+        try:
+            status = path.stat()
+        except OSError:  # another worker was faster
+            continue
+        found.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in found)
+    if total <= limit:
+        return
+    for _, size, path in sorted(found):
+        if total <= limit * 4 // 5:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
 
 
 def remarks(source: str, options: tuple[str, ...] = ()) -> str:
@@ -154,7 +180,9 @@ def _precompiled(compiler: str, flags: tuple[str, ...]) -> list[str]:
     key = hashlib.sha256("\0".join((_identity(), _headers(), "text beside", *fitting)).encode()).hexdigest()[:16]
     directory = cache_directory() / f"headers-{key}"
     header = directory / "rgpu_cuda.h.gch"
-    if not header.exists():
+    if header.exists():
+        os.utime(header)
+    else:
         directory.mkdir(mode=0o700, exist_ok=True)
         # The compiler takes the binary for a first include only, and a later one's text from beside it.
         (directory / "rgpu_cuda.h").write_text("#include_next <rgpu_cuda.h>\n")
