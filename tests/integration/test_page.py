@@ -1,9 +1,11 @@
 """The web page in a real browser, while sessions run: what it shows, light and dark, and on a phone."""
 
+import time
 from urllib.parse import urlsplit
 
 import pytest
 
+from rgpu.web import Board, WebServer
 from tests.support import browser
 from tests.support.daemons import Daemon, Talk
 
@@ -90,6 +92,47 @@ def test_sorting_and_filtering(page, session):
     assert page.look("document.querySelectorAll('tbody tr').length") == 0
     page.look("{" + search.format("LAPTOP") + "}")
     assert page.look("document.querySelectorAll('tbody tr').length") == 1
+
+
+def test_leases_the_queue_and_a_dead_server(window):
+    """What a daemon says while leases are held and clients wait; and a server of the pool that is gone."""
+    who = {"user": EVIL, "host": "desk", "pid": 77, "program": "/home/bob/sweep.py"}
+    lease = who | {"id": "le", "memory": 1 << 30, "compute": 0.25, "sessions": 1, "idle": 3.0, "seconds_left": 7200.0}
+    session = who | {"id": "se", "memory_used": 1 << 29, "memory_limit": 1 << 30, "memory_spilled": 1 << 20}
+    session |= {"commands": 5, "compute": 0.25, "utilization": 50, "age": 61.0, "link": "shm"}
+    device = {"index": 0, "name": "GPU", "kind": "cuda", "uuid": "GPU-1", "memory_total": 8 << 30}
+    device |= {"memory_used": 1 << 30, "utilization": 50, "power": 300.0, "temperature": 88}
+    device |= {"sessions": [session], "leases": [lease]}
+    waiting = who | {"position": 1, "count": 2, "memory": 1 << 30, "compute": 0, "waited": 75.0}
+    server = {"name": "gpu1", "address": "gpu1:1", "host": "gpu1", "version": "0", "uptime": 1.0, "reachable": True}
+    dead = {"address": "gpu2:1", "reachable": False, "error": "refused", "devices": []}
+    dead["last_answer"] = time.time() - 130
+    board = Board("0.1.0")
+    board.publish([server | {"draining": True, "queue": [waiting], "devices": [device]}, dead])
+    page = WebServer("127.0.0.1", 0, board)
+    try:
+        window.problems.clear()
+        window.window(1280, 800)
+        window.open(page.url)
+        window.until("document.querySelectorAll('.card').length === 1")
+        assert text(window, ".banner") == ["gpu2:1 refused · last answer 2 min 10 s ago"]
+        (card,) = text(window, ".card")
+        assert all(word in card for word in ("1 session", EVIL, "88 °C", "300 W", "draining"))
+        row = text(window, "tbody tr")[0]
+        assert all(word in row for word in ("512 MiB / 1.0 GiB", "25 %", "1.0 MiB", "shm", "1 min 1 s"))
+        window.look("document.querySelector('.card').click()")
+        window.until("document.querySelectorAll('.panel').length === 4")
+        lease_row = text(window, "tbody tr")[1]
+        assert all(word in lease_row for word in ("desk · 77", "sweep.py", "1.0 GiB", "25 %", "2 h 0 min"))
+        window.look("location.hash = '#/queue'")
+        window.until("document.querySelector('h1')?.innerText === 'Queue'")
+        queued = text(window, "tbody tr")[0]
+        assert all(word in queued for word in ("2 devices, 1.0 GiB", "gpu1", "1 min 15 s", EVIL))
+        assert window.look("document.images.length") == 1
+        assert not window.problems
+    finally:
+        page.close()
+    window.problems.clear()  # the browser's own words about the lost connection
 
 
 def test_light_and_dark(page):

@@ -86,11 +86,17 @@ def test_the_table():
 def test_leases_and_the_queue():
     leased = SESSION | {"memory_limit": 8 << 30, "compute": 0.25, "memory_spilled": 1 << 30, "link": "shm", "age": 61}
     waiting = {"position": 1, "user": "bob", "host": "desk", "pid": 7, "count": 2, "memory": 1 << 30, "waited": 75.0}
-    text = render.table([server(device(0, 0, [leased], memory_leased=8 << 30), queue=[waiting])], "0.1.0")
+    held = {"user": "eve", "host": "sea", "pid": 9, "memory": 2 << 30, "compute": 0.5, "sessions": 0}
+    held["seconds_left"] = 3600.0
+    busy = held | {"user": "ada", "sessions": 1, "seconds_left": None}
+    shared = device(0, 0, [leased], memory_leased=8 << 30, leases=[held, busy])
+    text = render.table([snapshot._checked(server(shared, queue=[waiting]))], "0.1.0")
     assert {len(line) for line in boxed(text)} == {91}
     rows = [words(line) for line in text.splitlines()]
     assert "| ada@laptop of 8192MiB 25% 1024MiB spilled shm 0:01:01 session 0a1b |" in rows
     assert any("1 session, 8192MiB |" in row for row in rows)
+    assert "| 0 eve sea 9 2048MiB 50% no session 1:00:00 |" in rows
+    assert not any("ada" in row and "2048MiB" in row for row in rows)
     assert "| 1 bob desk 7 2 devices, 1024MiB gpu1 0:01:15 |" in rows
 
 
@@ -152,6 +158,7 @@ def test_one_line_a_device():
         server(device(0, 0, memory_used="much")),
         server(device(0, 0, [SESSION | {"pid": None}])),
         server(queue=[7]),
+        server(device(0, 0, leases=[{"user": "ada"}])),
     ],
 )
 def test_a_strange_answer_is_refused(answer):
@@ -162,8 +169,10 @@ def test_a_strange_answer_is_refused(answer):
 @pytest.mark.parametrize("form", FORMS)
 def test_strange_extras_are_left_out(form):
     """What is not needed must not break a picture, whatever type a newer or broken server sends."""
-    names = set(snapshot._OPTIONAL) - {"utilization", "user", "host", "program", "pid"}
+    names = set(snapshot._OPTIONAL) - {"utilization", "user", "host", "program", "pid", "leases"}
     for strange in ({"x": []}, "text", [1], -1.5, True):
         extras = dict.fromkeys(names, strange)
-        checked = server(device(0, 0, [SESSION | extras], **extras), **(extras | {"queue": [SESSION | extras]}))
-        assert FORMS[form]([snapshot._checked(checked)])
+        lease = SESSION | extras | {"sessions": 0}
+        shared = device(0, 0, [SESSION | extras], **extras, leases=[lease])
+        strange_server = server(shared, **(extras | {"queue": [SESSION | extras]}))
+        assert FORMS[form]([snapshot._checked(strange_server)])

@@ -87,7 +87,7 @@ def _server(server: Any, options: argparse.Namespace) -> Entry:
 
 
 def _link(device: Any) -> str:
-    return device.stream.connection.link_name if hasattr(device.stream.connection, "link_name") else "tcp"
+    return device.stream.connection.link.kind
 
 
 def _session(cp: Any, seconds: float, size: int) -> Entry:

@@ -45,7 +45,7 @@ def table(servers: Servers, version: str, now: float | None = None) -> str:
             lines += [_line(f" {server['name']} has no devices", ""), rule]
     if not servers:
         lines += [_line(" No servers.", ""), rule]
-    return "\n".join([*lines, "", *_sessions(servers), *_queue(servers)])
+    return "\n".join([*lines, "", *_sessions(servers), *_leases(servers), *_queue(servers)])
 
 
 def unreachable(server: Entry, now: float | None = None) -> str:
@@ -142,6 +142,32 @@ def _session_rows(device: Entry, session: Entry) -> list[str]:
     return [_line(first, f"{amount(session['memory_used']):>10} "), _line("          " + "  ".join(parts), "")]
 
 
+def _leases(servers: Servers) -> list[str]:
+    """Leases that are held without a session, or end by themselves: the rest is told with its session."""
+    rows = [
+        _line(
+            f"{device['pool_index']:>5}  {fit(lease['user'], 14):<14}  {fit(lease['host'], 18):<18} {lease['pid']:>8}  "
+            f"{_share(lease)}",
+            f"{'no session' if not lease.get('sessions') else plural(lease['sessions'], 'session')}  {_ends(lease)} ",
+        )
+        for server in servers
+        for device in server["devices"]
+        for lease in device.get("leases") or ()
+        if not lease.get("sessions") or lease.get("seconds_left") is not None
+    ]
+    return _box("Leases", "  GPU  User            Client host             PID  Memory, share", "Ends in ", rows)
+
+
+def _share(lease: Entry) -> str:
+    words = [amount(lease["memory"])] if lease.get("memory") else []
+    words += [f"{100 * lease['compute']:.0f}%"] if lease.get("compute") else []
+    return " ".join(words) or "what is left"
+
+
+def _ends(lease: Entry) -> str:
+    return "-" if lease.get("seconds_left") is None else duration(lease["seconds_left"])
+
+
 def _queue(servers: Servers) -> list[str]:
     rows = [
         _line(
@@ -152,11 +178,15 @@ def _queue(servers: Servers) -> list[str]:
         for server in servers
         for number, one in enumerate(server.get("queue") or (), 1)
     ]
+    return _box("Queue", "    #  User          Client host           PID  Wants", "Server  Waiting ", rows)
+
+
+def _box(title: str, left: str, right: str, rows: list[str]) -> list[str]:
+    """A table of its own below the others; nothing where there are no rows."""
     if not rows:
         return []
     edge = "+" + "-" * _WIDTH + "+"
-    head = _line("    #  User          Client host           PID  Wants", "Server  Waiting ")
-    return ["", edge, _line(" Queue:", ""), head, "|" + "=" * _WIDTH + "|", *rows, edge]
+    return ["", edge, _line(f" {title}:", ""), _line(left, right), "|" + "=" * _WIDTH + "|", *rows, edge]
 
 
 def _wanted(one: Entry) -> str:

@@ -104,9 +104,10 @@ _SESSION: dict[str, type | tuple[type, ...]] = {
     "program": str,
     "memory_used": int,
 }
+_HOLDER: dict[str, type | tuple[type, ...]] = {"user": str, "host": str, "pid": int}
 # What is drawn where it is there: a value of another type would break the drawing, so it is left out.
 _NUMBERS = """temperature temperature_memory power power_limit power_enforced_limit fan_speed age compute waited uptime
-    ecc_uncorrected_volatile seconds_left idle"""
+    ecc_uncorrected_volatile seconds_left idle rtt"""
 _WHOLE = """memory_leased memory_limit memory_spilled memory_reserved memory bar1_total bar1_used clocks_event_reasons
     pci_device_id pci_subsystem_id pcie_sent pcie_received count position pid waiting"""
 _TEXTS = """performance_state compute_mode mig_mode pci_bus_id persistence_mode display_active ecc_mode uuid link id
@@ -128,9 +129,16 @@ def _checked(server: Any) -> Entry:
         _require(device, _DEVICE | {"sessions": list})
         for session in device["sessions"]:
             _require(session, _SESSION)
-    for waiting in server.get("queue") or ():
-        _require(waiting, {"user": str})
+        for lease in _listed(device, "leases"):
+            _require(lease, _HOLDER | {"sessions": int})
+    for waiting in _listed(server, "queue"):
+        _require(waiting, _HOLDER)
     return server
+
+
+def _listed(entry: Entry, name: str) -> list[Any]:
+    found = entry.get(name)
+    return found if isinstance(found, list) else []
 
 
 def _require(entry: Any, fields: dict[str, type | tuple[type, ...]]) -> None:

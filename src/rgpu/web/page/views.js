@@ -75,7 +75,7 @@ function tile(title, color) {
 function banner(server) {
   const words = h("span");
   const element = h("p.banner", { role: "alert" }, h("strong", {}, server.address), words);
-  return { element, update: (one) => say(words, ` ${one.error ?? "does not answer"}${one.last_seen ? ` · last answer ${duration(Date.now() / 1000 - one.last_seen)} ago` : ""}`) };
+  return { element, update: (one) => say(words, ` ${one.error ?? "does not answer"}${one.last_answer ? ` · last answer ${duration(Date.now() / 1000 - one.last_answer)} ago` : ""}`) };
 }
 
 function deviceCard(first, state) {
@@ -109,6 +109,7 @@ function chipsOf(device) {
     ...users.slice(0, 3).map((user) => ({ name: `user ${user}`, text: user, dot: tint(user) })),
     device.temperature != null && { name: "temperature", text: `${device.temperature} °C`, tone: device.temperature >= 85 ? "hot" : "" },
     device.power != null && { name: "power", text: `${Math.round(device.power)} W` },
+    device.server.draining && { name: "draining", text: "draining", tone: "hot" },
     device.reading_age && { name: "stale", text: `read ${duration(device.reading_age)} ago`, tone: "hot" },
   ].filter(Boolean);
 }
@@ -169,8 +170,9 @@ export function deviceView(key) {
   const charts = h("div.charts");
   const facts = h("dl.facts");
   const sessions = sessionTable();
+  const leases = table(LEASE_COLUMNS, (one) => one.id, "Nobody holds a lease on it.");
   const element = h("div", {}, h("p.crumbs", {}, h("a", { href: "#/devices" }, "Devices"), " /"), title, place, charts,
-    h("h2", {}, "Sessions"), sessions.element, h("h2", {}, "About"), facts);
+    h("h2", {}, "Sessions"), sessions.element, h("h2", {}, "Leases"), leases.element, h("h2", {}, "About"), facts);
   return {
     element,
     update(state) {
@@ -185,6 +187,7 @@ export function deviceView(key) {
       keyed(charts, chartsOf(device), (one) => one.title, (one) => panel(one));
       charts.known.forEach((part, name) => part.draw(state, device, chartsOf(device).find((one) => one.title === name)));
       sessions.update(state.sessions.filter((session) => session.device.key === key));
+      leases.update(device.leases ?? []);
       keyed(facts, factsOf(device), ([name]) => name, fact);
     },
   };
@@ -221,7 +224,7 @@ function factsOf(device) {
   const pcie = device.pcie_gen != null ? `gen ${device.pcie_gen} × ${device.pcie_width}` : null;
   return [
     ["Server", `${device.server.name} (rgpu ${device.server.version})`], ["Host", device.server.host],
-    ["Kind", device.kind], ["Driver", device.driver], ["CUDA", device.cuda], ["Architecture", device.architecture],
+    ["Kind", device.kind], ["Memory leased", device.memory_leased != null ? bytes(device.memory_leased) : null], ["Driver", device.driver], ["CUDA", device.cuda], ["Architecture", device.architecture],
     ["Compute capability", device.compute_capability?.join(".")], ["Cores", device.cores], ["PCI bus", device.pci_bus_id], ["PCIe", pcie],
     ["Performance state", device.performance_state], ["Compute mode", device.compute_mode], ["MIG", device.mig_mode], ["ECC", device.ecc_mode],
     ["SM clock", device.clocks?.sm != null ? `${device.clocks.sm} MHz` : null], ["Memory clock", device.clocks?.memory != null ? `${device.clocks.memory} MHz` : null],
@@ -236,18 +239,18 @@ function fact([name]) {
 
 // Sessions
 
-const lease = (s) => s.lease_memory ?? s.memory_limit ?? s.device.memory_total;
+const limit = (s) => s.memory_limit || s.device.memory_total;
 const SESSION_COLUMNS = [
-  { title: "User", value: (s) => s.user, cell: (s) => { const dot = h("i.dot"); dot.style.background = tint(s.user); return [dot, s.user]; } },
+  { title: "User", value: (s) => s.user, cell: (s) => who(s.user) },
   { title: "Program", value: (s) => s.program, cell: (s) => h("code", { title: s.program }, s.program.split("/").pop()), wide: true },
   { title: "Client", value: (s) => `${s.host}:${s.pid}`, cell: (s) => h("span", { title: `process ${s.pid} on ${s.host}` }, `${s.host} · ${s.pid}`) },
   { title: "GPU", value: (s) => s.device.ordinal, cell: (s) => h("a", { href: deviceLink(s.device) }, `${s.device.ordinal} · ${where(s.device)}`) },
-  { title: "Memory", value: (s) => s.memory_used, cell: (s) => [h("span.cellbar", {}, fill(percent(s.memory_used, lease(s)), "var(--memory)")), bytes(s.memory_used)], bar: true },
+  { title: "Memory", value: (s) => s.memory_used, cell: (s) => [h("span.cellbar", {}, fill(percent(s.memory_used, limit(s)), "var(--memory)")), s.memory_limit ? `${bytes(s.memory_used)} / ${bytes(s.memory_limit)}` : bytes(s.memory_used)], bar: true },
   { title: "Busy", value: (s) => s.utilization ?? 0, cell: (s) => LOAD(s.utilization ?? 0), bar: true },
   { title: "Commands/s", value: (s) => s.rate ?? null, text: count, number: true },
   { title: "Link", value: (s) => s.link ?? null, text: String, optional: true },
-  { title: "Share", value: (s) => s.compute ?? s.share ?? null, text: (v) => `${Math.round(v * 100)} %`, number: true, optional: true },
-  { title: "Ends in", value: (s) => s.expires_in ?? null, text: duration, number: true, optional: true },
+  { title: "Share", value: (s) => s.compute || null, text: (v) => `${Math.round(v * 100)} %`, number: true, optional: true },
+  { title: "Spilled", value: (s) => s.memory_spilled || null, text: bytes, number: true, optional: true },
   { title: "Age", value: (s) => s.age, text: duration, number: true },
 ];
 
@@ -268,19 +271,45 @@ export function sessionsView() {
   };
 }
 
+// Leases
+
+const LEASE_COLUMNS = [
+  { title: "User", value: (l) => l.user, cell: (l) => who(l.user) },
+  { title: "Client", value: (l) => `${l.host} · ${l.pid}` },
+  { title: "Program", value: (l) => l.program ?? null, text: (v) => v.split("/").pop() },
+  { title: "Memory", value: (l) => l.memory || null, text: bytes, number: true },
+  { title: "Share", value: (l) => l.compute || null, text: (v) => `${Math.round(v * 100)} %`, number: true },
+  { title: "Sessions", value: (l) => l.sessions ?? null, text: String, number: true },
+  { title: "Idle", value: (l) => l.idle ?? null, text: duration, number: true },
+  { title: "Ends in", value: (l) => l.seconds_left ?? null, text: duration, number: true },
+];
+
+function who(user) {
+  const dot = h("i.dot");
+  dot.style.background = tint(user);
+  return [dot, user];
+}
+
 // Queue
 
 const queueOf = (state) => state.servers.flatMap((server) => {
   const waiting = server.queue ?? Array.from({ length: server.waiting ?? 0 }, (_, i) => ({ position: i + 1 }));
   return waiting.map((one, i) => ({ ...one, server, key: `${server.name}/${one.id ?? one.pid ?? ""}/${i}`, position: one.position ?? i + 1 }));
 });
+
+function wanted(q) {
+  const parts = [q.count && plural(q.count, "device"), q.memory && bytes(q.memory), q.compute && `${Math.round(100 * q.compute)} %`];
+  return parts.filter(Boolean).join(", ") || null;
+}
+
 const QUEUE_COLUMNS = [
   { title: "Position", value: (q) => q.position, number: true },
   { title: "User", value: (q) => q.user ?? null, text: String },
   { title: "Client", value: (q) => (q.host ? `${q.host} · ${q.pid ?? ""}` : null), text: String },
   { title: "Server", value: (q) => q.server.name },
-  { title: "Wants", value: (q) => (q.memory ? bytes(q.memory) : null), text: String },
-  { title: "Waiting for", value: (q) => q.waiting ?? q.age ?? null, text: duration, number: true },
+  { title: "Program", value: (q) => q.program ?? null, text: (v) => v.split("/").pop() },
+  { title: "Wants", value: wanted, text: String },
+  { title: "Waiting", value: (q) => q.waited ?? null, text: duration, number: true },
 ];
 
 export function queueView() {
