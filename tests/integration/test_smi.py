@@ -57,7 +57,7 @@ def test_the_table(pool):
     rows = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     at = next(n for n, row in enumerate(rows) if row.startswith("| 1 "))
     assert "0MiB / 1024MiB | 0% cpu |" in rows[at + 1]
-    assert rows[at + 2].startswith("| one:1 tcp") and "1 session" in rows[at + 2]
+    assert rows[at + 2].startswith("| one:1 ") and "1 session" in rows[at + 2]
     assert any(row.startswith("| 2 ") and "two:0" in row for row in rows)
     assert any(str(os.getpid()) in row for row in rows)
 

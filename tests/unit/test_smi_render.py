@@ -76,7 +76,7 @@ def test_the_table():
     at = next(n for n, line in enumerate(lines) if line.startswith("|   1  "))
     assert words(lines[at]) == "| 1 NVIDIA H200 N/A | gpu1:1 N/A | N/A |"
     assert words(lines[at + 1]) == "| N/A N/A N/A N/A / N/A | 1025MiB / 153600MiB | 37% cuda |"
-    assert words(lines[at + 2]) == "| gpu1:1 tcp 0.12ms | free | N/A |"
+    assert words(lines[at + 2]) == "| gpu1:1 - 0.12ms | free | N/A |"
     at = next(n for n, line in enumerate(lines) if "4242" in line)
     assert words(lines[at]) == "| 0 N/A N/A 4242 C train.py 5MiB |"
     assert words(lines[at + 1]) == "| ada@laptop session 0a1b |"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rgpu.smi.text import bus, mib
+from rgpu.smi.text import bus, links, mib
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ GPU: tuple[Field, ...] = (
     Field("host", "", _server("host"), "The host it runs on."),
     Field("server.index", "", _device("index"), "The number of the device on its server."),
     Field("rtt", "ms", _milli(_server("rtt")), "Round trip from here to the server.", 3),
-    Field("link", "", _server("link"), "How the server is reached."),
+    Field("link", "", lambda row: links(row.device), "How the device's sessions are connected: tcp, shm, ucx."),
     Field("sessions", "", lambda row: len(row.device["sessions"]), "Sessions on the device."),
     Field("users", "", _users, "Whose sessions these are."),
     Field("memory.leased", "MiB", _mib(_device("memory_leased")), "Memory promised to leases."),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rgpu.smi.text import MISSING, ago, amount, bus, duration, fit, mib, milliseconds, plural, where
+from rgpu.smi.text import MISSING, ago, amount, bus, duration, fit, links, mib, milliseconds, plural, where
 
 # Inner widths of the device table's three columns, and of the whole.
 _COLUMNS = (41, 24, 22)
@@ -84,7 +84,7 @@ def _device_rows(server: Entry, device: Entry) -> list[str]:
             f"{_whole(device['utilization']):>7}%{fit(mode, 13):>13} ",
         ),
         _row(
-            f" {fit(where(server, device), 22):<22}{fit(str(server.get('link') or 'tcp'), 7):>8}"
+            f" {fit(where(server, device), 22):<22}{fit(links(device), 8):>8}"
             f"{milliseconds(server.get('rtt')):>9} ",
             f"{_lease_words(device):>23} ",
             f"{get('mig_mode') or MISSING:>21} ",

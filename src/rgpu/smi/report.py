@@ -12,7 +12,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from rgpu.smi.fields import EVENT_REASONS
-from rgpu.smi.text import MISSING, bus, mib, milliseconds
+from rgpu.smi.text import MISSING, bus, links, mib, milliseconds
 
 _COLON = 55  # the column in which nvidia-smi's colons stand
 
@@ -214,7 +214,7 @@ _OUTLINE: tuple[Line | Section, ...] = (
         Line("Server Version", "server_version", _of_server("version")),
         Line("Address", "address", _of_server("address")),
         Line("Host", "host", _of_server("host")),
-        Line("Link", "link", lambda server, device: server.get("link")),
+        Line("Link", "link", lambda server, device: links(device)),
         Line("Round Trip", "round_trip", lambda server, device: milliseconds(server.get("rtt"))),
         Line("Memory Leased", "memory_leased", _memory(lambda d: d.get("memory_leased"))),
         Line("Queue", "queue", lambda s, d: len(s["queue"]) if "queue" in s else s.get("waiting")),

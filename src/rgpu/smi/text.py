@@ -54,6 +54,11 @@ def where(server: dict[str, Any], device: dict[str, Any]) -> str:
     return f"{server['name']}:{device['index']}"
 
 
+def links(device: dict[str, Any]) -> str:
+    """How the sessions of a device are connected."""
+    return "+".join(sorted({session["link"] for session in device["sessions"] if session.get("link")})) or "-"
+
+
 def bus(server: dict[str, Any], device: dict[str, Any]) -> str:
     """What stands for a device where nvidia-smi shows its PCI bus."""
     return device.get("pci_bus_id") or where(server, device)

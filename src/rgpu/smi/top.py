@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rgpu.config import parse_seconds
 from rgpu.smi import snapshot
 from rgpu.smi.render import unreachable
-from rgpu.smi.text import amount, duration, fit, milliseconds, plural, where
+from rgpu.smi.text import amount, duration, fit, links, milliseconds, plural, where
 
 try:
     from rich.text import Text
@@ -212,7 +212,7 @@ if App is not None:
                 key = f"{server['address']}/{device['index']}"
                 if device["sessions"]:
                     place = f"GPU {device['pool_index']}  {where(server, device)}"
-                    way = f"  {server.get('link') or 'tcp'} {milliseconds(server.get('rtt'))}"
+                    way = f"  {links(device)} {milliseconds(server.get('rtt'))}"
                     wanted[key] = (None, Text(place, "bold").append(way, "dim"), None)
                 for session in device["sessions"]:
                     data = session | {"address": server["address"]}
