@@ -1,5 +1,8 @@
 """The web page in a real browser, while sessions run: what it shows, light and dark, and on a phone."""
 
+import os
+import subprocess
+import sys
 import time
 from urllib.parse import urlsplit
 
@@ -106,7 +109,7 @@ def test_leases_the_queue_and_a_dead_server(window):
     waiting = who | {"position": 1, "count": 2, "memory": 1 << 30, "compute": 0, "waited": 75.0}
     server = {"name": "gpu1", "address": "gpu1:1", "host": "gpu1", "version": "0", "uptime": 1.0, "reachable": True}
     dead = {"address": "gpu2:1", "reachable": False, "error": "refused", "devices": []}
-    dead["last_answer"] = time.time() - 130
+    dead["last_answer"] = time.time() - 3.5 * 86400
     board = Board("0.1.0")
     board.publish([server | {"draining": True, "queue": [waiting], "devices": [device]}, dead])
     page = WebServer("127.0.0.1", 0, board)
@@ -115,7 +118,7 @@ def test_leases_the_queue_and_a_dead_server(window):
         window.window(1280, 800)
         window.open(page.url)
         window.until("document.querySelectorAll('.card').length === 1")
-        assert text(window, ".banner") == ["gpu2:1 refused · last answer 2 min 10 s ago"]
+        assert text(window, ".banner") == ["gpu2:1 refused · last answer 3 days ago"]
         (card,) = text(window, ".card")
         assert all(word in card for word in ("1 session", EVIL, "88 °C", "300 W", "draining"))
         row = text(window, "tbody tr")[0]
@@ -191,3 +194,33 @@ def test_a_server_that_goes_away(window):
         window.until("document.querySelectorAll('.card').length === 1")
     window.until("document.getElementById('status').innerText.includes('connection lost')")
     window.problems.clear()  # the browser's own words about the lost connection
+
+
+PROGRAM = """
+import sys, time
+import rgpu as cp
+x = cp.ones((256, 1024))
+end = time.time() + 60
+while time.time() < end:
+    float((x * x).sum())
+"""
+
+
+def test_while_a_program_runs(page, daemon):
+    running = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | {"RGPU_SERVERS": str(daemon.address), "RGPU_VISIBLE_DEVICES": "1"},
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        page.until("document.querySelectorAll('tbody tr').length === 1", 40)
+        cell = "document.querySelector('td[data-label=\"{}\"]').innerText"
+        assert page.look(cell.format("Client")).endswith(f"· {running.pid}")
+        page.until(f"parseFloat({cell.format('Commands/s')}) > 0", 40)
+        page.until(f"{cell.format('Memory')}.includes('MiB')", 40)
+        page.until("parseFloat(document.querySelectorAll('.card .load')[1].innerText) > 0", 40)
+        assert running.poll() is None
+    finally:
+        running.kill()
+        running.wait(10)
+    page.until("!document.querySelector('tbody tr')", 40)
