@@ -362,6 +362,8 @@ def asnumpy(
     """The array's content in host memory (waits)."""
     if isinstance(a, Remote):
         return a.get(stream=stream, order=order, out=out, blocking=blocking)  # type: ignore[attr-defined]
+    if hasattr(a, "__cupy_override_elementwise_kernel__"):
+        a = a.get()  # an array of several devices
     result = np.asarray(a, order=order)
     if out is not None:
         out[...] = result

@@ -70,6 +70,9 @@ class ufunc:  # noqa: N801 - CuPy's name
         args = tuple([creation.cupy_like(x) for x in args])
         for x in (*args, *([] if where is True else [where])):
             if not isinstance(x, Remote) and not isinstance(x, bool | int | float | complex | np.generic):
+                override = getattr(x, "__cupy_override_elementwise_kernel__", None)
+                if override is not None:
+                    return override(self, *args)
                 raise TypeError(f"Unsupported type {type(x)}")
         for x in outs:
             if x is not None and not isinstance(x, Remote):
