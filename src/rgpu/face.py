@@ -8,6 +8,7 @@ from typing import Any
 from rgpu import cuda, surface
 from rgpu._ndarray import ndarray
 from rgpu.client.pool import close, connect, reset, stats
+from rgpu.cuda.unified import unified
 from rgpu.functions import kernels, namespace
 
 
@@ -16,6 +17,7 @@ def fill(names: dict[str, Any]) -> None:
     names.update(close=close, connect=connect, reset=reset, stats=stats, ndarray=ndarray)
     names.update(
         cuda=cuda,
+        unified=unified,
         is_available=cuda.is_available,
         get_default_memory_pool=lambda: cuda.pools.default_pool,
         get_default_pinned_memory_pool=lambda: cuda.pinned_memory.default_pool,

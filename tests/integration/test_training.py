@@ -1,4 +1,4 @@
-"""The training examples, as a user starts them: under ``rgpu run`` on all devices of two servers."""
+"""The examples for many devices, as a user starts them: under ``rgpu run`` on all devices of two servers."""
 
 import importlib.util
 import sys
@@ -38,6 +38,12 @@ def test_parameter_server(servers):
 def test_hyper_parameter_search(servers):
     said = run(servers, "hyperparameter_search.py", "--epochs", "1", "--processes", "2")
     assert "6 settings in 2 processes" in said
+
+
+def test_dask_over_all_devices(servers):
+    pytest.importorskip("dask.array", reason="dask is not installed (pip install 'dask[array]')")
+    said = run(servers, "dask_array.py", "--rows", "600", "--columns", "40")
+    assert "chunks on devices [0, 1, 2, 3]" in said and "NumPy's within" in said
 
 
 def test_cifar_10_files(tmp_path):

@@ -335,10 +335,16 @@ def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
 
 
 def memPrefetchAsync(devPtr: int, count: int, dstDevice: int, stream: int) -> None:
-    """A hint; checked and otherwise without effect."""
-    addresses.find(devPtr)
-    if dstDevice != cudaCpuDeviceId:
-        _device(dstDevice)
+    """Begin to copy the unified array at this address to a device; for other memory a hint that is checked only."""
+    root, _ = addresses.find(devPtr)
+    if dstDevice == cudaCpuDeviceId:
+        return
+    _device(dstDevice)
+    from rgpu.cuda import unified
+
+    found = unified.behind(root)
+    if found is not None:
+        found.prefetch(dstDevice)
 
 
 def memAdvise(devPtr: int, count: int, advice: int, device: int) -> None:

@@ -318,7 +318,7 @@ def distributed_array(array: Any, index_map: IndexMap, mode: Any = None, comms: 
     made: dict[int, list[_Chunk]] = {}
     for device, indices in _normalized(shape, index_map).items():
         with cuda.Device(device):
-            parts = [source[index] for index in indices]
+            parts: list[Any] = [source[index] for index in indices]  # type: ignore[index]
             if isinstance(source, Remote):
                 parts = [moved(part) for part in parts]
             made[device] = [_Chunk(creation.array(part), None, index) for part, index in zip(parts, indices)]
