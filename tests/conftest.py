@@ -18,6 +18,8 @@ settings.register_profile("rgpu", deadline=None, derandomize=True, print_blob=Tr
 settings.load_profile("rgpu")
 
 
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # a developer's own rgpu.toml, keys and tokens are not for tests
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started with `&` by a script: programs under test would inherit deaf ears for Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)

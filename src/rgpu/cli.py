@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 
-COMMANDS = ("run", "list", "health", "netperf", "web", "version")
+COMMANDS = ("run", "list", "health", "netperf", "token", "web", "version")
 _RAW = argparse.RawDescriptionHelpFormatter
 
 

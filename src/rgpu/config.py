@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import os
 import re
 import socket
@@ -151,6 +152,7 @@ class Address:
 
     host: str
     port: int
+    own: bool = field(default=False, compare=False)  # a daemon that a program of this user started for itself
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -177,6 +179,12 @@ def parse_http(value: Any) -> Address:
     if not re.fullmatch(r"\S+:[0-9]+", text):
         raise ValueError("an address for HTTP looks like 9400 or 127.0.0.1:9400")
     return parse_address(text)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nothing but this host reaches a socket bound there; OSError for what is no address."""
+    infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
 
 
 def parse_servers(value: Any) -> tuple[Address | str, ...]:
@@ -244,6 +252,9 @@ class ServerConfig:
     port: int = _setting(DEFAULT_PORT, parse_port, "RGPU_PORT")
     worker_ports: tuple[int, int] | None = _setting(None, parse_ports, "RGPU_WORKER_PORTS")  # None: any free one
     name: str = _setting("", parse_name, "RGPU_NAME")  # empty: the host's name
+    keys: str | None = _setting(None, parse_path, "RGPU_KEYS")  # folder; None: the usual one if there, "none": open
+    worker_user: str | None = _setting(None, parse_name, "RGPU_WORKER_USER")  # None: the daemon's own
+    insecure: bool = _setting(False, parse_flag, "RGPU_INSECURE")
     device_memory: int = _setting(0, parse_bytes, "RGPU_DEVICE_MEMORY")  # 0: what the device has
     grace: float = _setting(8.0, parse_seconds, "RGPU_GRACE")
     prestart: int | None = _setting(None, parse_count, "RGPU_PRESTART")  # None: one for each device
@@ -291,9 +302,10 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _parse(setting: dataclasses.Field, value: Any, where: str) -> Any:
+def given(where: str, value: Any, parse: Callable[[Any], Any]) -> Any:
+    """What a text means; ConfigError says where it stands and what would be right."""
     try:
-        return setting.metadata["parse"](value)
+        return parse(value)
     except ValueError as error:
         raise ConfigError(f"{where}: {value!r} has no meaning: {error}") from None
 
@@ -347,7 +359,7 @@ def load(
         origins[name] = "default"
         for value, where in candidates:
             if value is not None:
-                values[name], origins[name] = _parse(setting, value, where), where
+                values[name], origins[name] = given(where, value, setting.metadata["parse"]), where
                 break
     return kind(**values), origins
 

@@ -38,10 +38,20 @@ class ServerUnavailable(RgpuError, ConnectionError):
         self.reason = reason
 
 
+class AuthenticationError(RgpuError, PermissionError):
+    """The server does not accept our key, or we not its; the message says which, and what to do."""
+
+    reason = "denied"
+
+
 class ServerBusy(RgpuError):
     """The server has no room for another session right now."""
 
     reason = "full"
+
+
+class QuotaExceeded(ServerBusy):
+    """The person holds as much already as their token allows."""
 
 
 class NoSuchDevice(RgpuError, ValueError):
@@ -71,7 +81,10 @@ class SessionExpired(SessionLost):
 
 
 class OutcomeUnknown(SessionLost):
-    """Commands were sent whose execution nobody can confirm; they are not retried."""
+    """Commands were sent whose execution nobody can confirm; they are not retried. The cause (``__cause__``) of the
+    error that says how the session was lost; ``commands`` has the program's line of each one that is known."""
+
+    commands: tuple[str, ...] = ()
 
 
 class PeerLost(RgpuError, ConnectionError):

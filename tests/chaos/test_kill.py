@@ -151,3 +151,27 @@ except KeyboardInterrupt:
     print("interrupted", time.monotonic() - begin < 5)
 """
     assert "interrupted True" in program(source, server).stdout
+
+
+def test_what_nobody_can_confirm_is_listed(cp):
+    """Commands that were under way when their worker died are named, by the program's own lines."""
+    a = cp.ones((300, 300))
+    a.get()
+    victim = worker_of(cp)
+    os.kill(victim, signal.SIGSTOP)  # nothing is executed from here on
+    for _ in range(7):
+        a = a @ a * 1e-3  # these lines
+    from rgpu.client import pool
+
+    pool.current_stream().flush()
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(errors.WorkerLost) as caught:
+        a.get()
+    unknown = caught.value.__cause__
+    assert isinstance(unknown, errors.OutcomeUnknown)
+    assert len([line for line in unknown.commands if "# these lines" in line]) == 14
+    assert "14 x" in str(unknown) and "test_kill.py" in str(unknown)
+    with pytest.raises(errors.WorkerLost) as again:  # whoever asks later is told as well
+        a + 1
+        a.get()
+    assert again.value.__cause__.commands == unknown.commands

@@ -45,7 +45,7 @@ class Talk:
     def __init__(self, lease):
         self.lease, self.batch = lease, 0
         self.connection = Connection(
-            Session(lease.session, lease.epoch), connect(lease.endpoints, lease.session)
+            Session(lease.session, lease.epoch), connect(lease.endpoints, lease.session, token=lease.token)
         )
 
     def post(self, *commands):

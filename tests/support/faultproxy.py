@@ -7,6 +7,7 @@ By hand: ``python -m tests.support.faultproxy --to 127.0.0.1:9000 --latency 0.03
 import argparse
 import contextlib
 import heapq
+import random
 import selectors
 import socket
 import struct
@@ -32,7 +33,8 @@ class _Flow:
 class FaultProxy:
     """Forwards ``address`` (host, port) to ``target``. Settings may change at any time.
 
-    latency (s) each way, bandwidth (bytes/s) each way, slice_bytes: largest segment written.
+    latency (s) each way, bandwidth (bytes/s) each way, slice_bytes: largest segment written. corrupt: the chance that
+    what is read at once has one bit flipped (``seed`` says which).
     reset(): every connection gets an RST. stall()/resume(): accepted, but nothing moves.
     cut()/heal(): connections vanish without a word and new ones are not answered.
     """
@@ -44,10 +46,14 @@ class FaultProxy:
         latency: float = 0.0,
         bandwidth: float = 0.0,
         slice_bytes: int = 0,
+        corrupt: float = 0.0,
+        seed: int = 0,
         port: int = 0,
     ) -> None:
         self.target = target
         self.latency, self.bandwidth, self.slice_bytes = latency, bandwidth, slice_bytes
+        self.corrupt, self._random = corrupt, random.Random(seed)
+        self.corrupted = 0
         self.accepted = self.resets = self.forwarded = 0
         self._stalled = self._cut = self._closing = False
         self._selector = selectors.DefaultSelector()
@@ -193,6 +199,10 @@ class FaultProxy:
         if not data:
             flow.ended = True
             return
+        if self.corrupt and self._random.random() < self.corrupt:
+            data = bytearray(data)
+            data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+            self.corrupted += 1
         now = time.monotonic()
         if self.bandwidth:
             flow.free_at = max(flow.free_at, now) + len(data) / self.bandwidth

@@ -10,20 +10,24 @@ import getpass
 import os
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rgpu import tokens
 from rgpu.config import Address
 from rgpu.errors import (
+    AuthenticationError,
     NoSuchDevice,
     NoSuchSession,
     ProtocolError,
+    QuotaExceeded,
     RgpuError,
     ServerBusy,
     ServerUnavailable,
     VersionMismatch,
 )
 from rgpu.link.control import ControlClient
+from rgpu.tokens import Token
 from rgpu.wire import control
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control
@@ -41,6 +45,8 @@ _REFUSALS: dict[str, type[RgpuError]] = {
     "failed": ServerUnavailable,
     "no-session": NoSuchSession,
     "not-yours": NoSuchSession,
+    "denied": AuthenticationError,
+    "quota": QuotaExceeded,
 }
 
 
@@ -61,16 +67,19 @@ class Lease:
     session: bytes
     epoch: int
     endpoints: list[str]
+    key: str
     grace: float
     device: dict[str, Any]
+    token: Token | None = None  # what the worker is to be shown
 
 
 class DaemonClient:
     """One daemon. Connects at the first question, and again after a failure. Thread-safe."""
 
-    def __init__(self, address: Address, timeout: float = 5.0) -> None:
+    def __init__(self, address: Address, timeout: float = 5.0, token: Token | None = None) -> None:
         self.address, self.timeout = address, timeout
-        self._link = ControlClient(address.host, address.port, timeout)
+        self.token = token or tokens.find(address)
+        self._link = ControlClient(address.host, address.port, timeout, self.token)
 
     def hello(self, numpy_version: str = "") -> ServerInfo:
         """What the server is and which devices it has; VersionMismatch when we do not fit together."""
@@ -91,7 +100,9 @@ class DaemonClient:
             *_who_we_are(),
             timeout=max(self.timeout, ATTACH_SECONDS),
         )
-        return Lease(*answer)
+        if (self.token is None) != (answer.key == ""):
+            raise AuthenticationError(f"rgpu server {self.address} and its worker are not protected alike")
+        return replace(Lease(*answer), token=self.token and replace(self.token, server_key=answer.key))
 
     def release(self, session: bytes) -> None:
         """Give a lease back; its worker ends. Giving it back twice is harmless."""

@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import rgpu.config
@@ -33,7 +34,7 @@ class EmbeddedDaemon:
             [
                 *(sys.executable, "-P", "-m", "rgpu.server"),
                 *("--bind", "127.0.0.1", "--port", "0", "--name", "local", "--prestart", "1"),
-                *("--devices", str(devices), "--parent", str(self._owner)),
+                *("--devices", str(devices), "--parent", str(self._owner), "--keys", "none"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -86,7 +87,7 @@ class EmbeddedDaemon:
                 f"the local rgpu-server {how}; what it said stands above. "
                 "Run 'rgpu-server --port 0' to see it by itself, or set RGPU_SERVERS to use other hosts"
             )
-        return parse_address(match[1].decode())
+        return replace(parse_address(match[1].decode()), own=True)
 
 
 def _environment() -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import linecache
 import os
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from rgpu import errors
 from rgpu.wire.values import Decoder
 
+LINES_SHOWN = 20  # of the commands whose outcome is unknown
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: file name -> whether it is the user's; whoever issues commands fast asks this before ``place_of``
 outside: dict[str, bool] = {}
@@ -111,4 +113,20 @@ class Failure:
 
 def fresh(error: BaseException) -> BaseException:
     """A new exception equal to one that is kept, so that tracebacks do not pile up on it."""
-    return type(error)(*error.args)
+    made = type(error)(*error.args)
+    made.__cause__ = error.__cause__
+    return made
+
+
+def unconfirmed(places: list, others: int, waiting: int) -> errors.OutcomeUnknown | None:
+    """What became unknown with a session: commands sent and not confirmed, by their ``places`` as far as they are
+    still known (``others`` are not). ``waiting`` had not left: they did not run."""
+    if not places and not others:
+        return None
+    lines = tuple(describe_place(place).removeprefix("issued by ") or "?" for place in places)
+    counted = [f"  {count} x {line}" for line, count in Counter(lines).most_common(LINES_SHOWN)]
+    more = f"; {waiting} more had not been sent and did not run" if waiting else ""
+    text = f"{len(lines) + others} commands were sent and are not confirmed. They may have run or not{more}:"
+    unknown = errors.OutcomeUnknown("\n".join([text, *counted]))
+    unknown.commands = lines
+    return unknown

@@ -17,12 +17,13 @@ from typing import Any
 
 import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
 import rgpu.link.zmq  # noqa: F401
-from rgpu import _core, config, link
+from rgpu import _core, config, link, tokens
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
 from rgpu.client.stats import Counters
 from rgpu.client.stream import CommandStream, forked
 from rgpu.errors import (
+    AuthenticationError,
     ConfigError,
     NoSuchDevice,
     ProtocolError,
@@ -76,7 +77,7 @@ class Device:
         self.session, self._grace = granted.session, granted.grace
         stream = CommandStream(
             Session(granted.session, granted.epoch),
-            link.connect(self._reachable(granted.endpoints), granted.session, self.settings.link),
+            link.connect(self._reachable(granted.endpoints), granted.session, self.settings.link, granted.token),
             name=self.name,
             blocking=self.settings.launch_blocking,
             check=self.settings.check_prediction,
@@ -102,22 +103,25 @@ class Device:
             state = self.daemon.session_state(self.session, timeout=_ASK)
         except ServerUnavailable as error:
             if silent > _SERVER_LOST_AFTER:
-                stream.connection.fail(ServerLost(f"{self.name} no longer answers: {error}"))
+                stream.lose(ServerLost(f"{self.name} no longer answers: {error}"))
+            return
+        except AuthenticationError as error:
+            stream.lose(error)
             return
         if state.startswith("dead"):
             reason = state.partition(":")[2].strip()
             lost = SessionExpired if "for more than" in reason else WorkerLost
-            stream.connection.fail(
+            stream.lose(
                 lost(
                     f"the worker of {self.name} ended ({reason}); its arrays are gone. "
                     "rgpu.reset() starts a new session, then upload the data again"
                 )
             )
         elif state == "unknown":
-            stream.connection.fail(SessionExpired(f"{self.name}: the server no longer knows this session"))
+            stream.lose(SessionExpired(f"{self.name}: the server no longer knows this session"))
         elif silent > self._grace + _ASK:
             reason = f"could not be reached for more than {self._grace:g} s, though its server can"
-            stream.connection.fail(SessionExpired(f"the worker of {self.name} {reason}; its arrays are gone"))
+            stream.lose(SessionExpired(f"the worker of {self.name} {reason}; its arrays are gone"))
 
     def say_goodbye(self) -> None:
         """Announce that ``close`` follows."""
@@ -154,7 +158,7 @@ class Pool:
         self.daemons: list[DaemonClient] = []
         self.embedded: Any = None
         try:
-            for address in settings.servers or (config.LOCAL,):
+            for address in settings.servers or tokens.servers() or (config.LOCAL,):
                 self._add(address)
             for welcome, daemon in zip(_hello_all(self.daemons), self.daemons):
                 daemon.name = welcome.name

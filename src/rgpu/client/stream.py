@@ -198,7 +198,7 @@ class CommandStream(Queue):
             self.connection.post(frames)
         except BaseException as error:
             if error is self.connection.failure:
-                raise failures.fresh(error) from None
+                raise failures.fresh(error) from error.__cause__
             raise
         if self._batch % 64 == 0:
             self.connection.pump()
@@ -220,6 +220,14 @@ class CommandStream(Queue):
         if self.connection.down_since is not None:
             self.look_after()
         return bool(self.unsent)
+
+    def lose(self, error: Exception) -> None:
+        """The session is over, and this says how; its cause says what nobody can confirm any more."""
+        sent, _, done = self.connection.session.progress
+        batches = [self._sent_places.get(number) for number in range(done + 1, sent + 1)]
+        places = [place for batch in batches for place in batch or ()]
+        error.__cause__ = failures.unconfirmed(places, batches.count(None), len(self.pending) // 2)
+        self.connection.fail(error)
 
     def _flush_if_possible(self) -> None:
         if self.lock.acquire(blocking=False):  # else somebody is sending already
@@ -312,7 +320,7 @@ class CommandStream(Queue):
                 )
             except BaseException as error:
                 if error is connection.failure:
-                    raise failures.fresh(error) from None
+                    raise failures.fresh(error) from error.__cause__
                 raise
         if connection.down_since is not None:
             self.look_after()

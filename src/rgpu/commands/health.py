@@ -67,13 +67,13 @@ def _lines(found: list[Finding]) -> Iterator[str]:
 
 
 def _everything() -> Iterator[Finding]:
-    from rgpu import config, host
+    from rgpu import config, host, tokens
     from rgpu.smi import snapshot
 
     yield from _machine("this machine", host.facts())
     yield from _client()
     settings = config.load_client()
-    if not settings.servers:
+    if not (settings.servers or tokens.servers()):
         yield Finding(
             WARN, "this machine", "RGPU_SERVERS is not set: programs start a local server",
             "RGPU_SERVERS=host1,host2 (or [client] servers in rgpu.toml) names the hosts to use",

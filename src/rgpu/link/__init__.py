@@ -11,22 +11,30 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rgpu.errors import ConfigError
 from rgpu.link.base import Link, Listener
 
-__all__ = ["KINDS", "Link", "Listener", "connect", "listen", "possible"]
+if TYPE_CHECKING:
+    from rgpu.link.curve import ServerKeys
+    from rgpu.tokens import Token
+
+__all__ = ["KINDS", "PROTECTED", "Link", "Listener", "connect", "listen", "possible"]
 
 KINDS = ("shm", "ucx", "tcp", "zmq")  # the best first
+PROTECTED = ("zmq",)  # where keys are asked for, nothing else will do
 _MODULES = {"shm": "shm", "ucx": "ucx", "tcp": "tcp", "zmq": "zmq", "ipc": "zmq", "inproc": "inproc"}
 _STREAMS = ("shm", "ucx", "tcp")  # links of these kinds stand in for each other (``link.ends``)
 
 
-def connect(uris: str | Sequence[str], identity: bytes, only: str = "auto") -> Link:
+def connect(uris: str | Sequence[str], identity: bytes, only: str = "auto", token: Token | None = None) -> Link:
     """The client's end: the best of the places that a worker listens at ("auto"), or of those whose scheme
-    is ``only``. Returns at once; the link is usable after its first "up" event."""
+    is ``only``; with a ``token`` of those that keys protect, and never another. Returns at once; the link is
+    usable after its first "up" event."""
     offered = [uris] if isinstance(uris, str) else list(uris)
+    if token is not None:
+        offered = [uri for uri in offered if _scheme(uri) in PROTECTED]
     wanted = [uri for uri in offered if only in ("auto", _scheme(uri))]
     if not wanted:
         there = ", ".join(sorted({_scheme(uri) for uri in offered})) or "none"
@@ -35,7 +43,8 @@ def connect(uris: str | Sequence[str], identity: bytes, only: str = "auto") -> L
     places = []
     for uri in wanted:
         if _scheme(uri) not in _STREAMS:
-            return _module(uri).connect(uri, identity) if not places else _dial(places, identity)
+            keys = () if token is None else (token,)
+            return _module(uri).connect(uri, identity, *keys) if not places else _dial(places, identity)
         try:
             places.append(_module(uri).place(uri))
         except ConfigError as error:  # this machine cannot have such links: the next best one, then
@@ -57,8 +66,14 @@ def possible(kind: str) -> bool:
     return module is None or not module.missing()
 
 
-def listen(*uris: str) -> Listener:
-    """The worker's end. ``tcp://host:0`` takes a free port: see the listener's ``uris``."""
+def listen(*uris: str, keys: ServerKeys | None = None) -> Listener:
+    """The worker's end. ``tcp://host:0`` takes a free port: see the listener's ``uris``. ``keys``: who may
+    connect; only to one place, of a kind that they protect."""
+    if keys is not None:
+        (uri,) = uris
+        if _scheme(uri) not in PROTECTED:
+            raise ConfigError(f"links of the kind {_scheme(uri)!r} are not protected by keys")
+        return _module(uri).listen(uri, keys)
     listener = _module(uris[0]).listen(uris[0])
     for uri in uris[1:]:
         try:

@@ -16,9 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
-from rgpu.errors import ForkError, ServerUnavailable
+from rgpu.errors import AuthenticationError, ForkError, ServerUnavailable
+from rgpu.link import curve
 from rgpu.link.zmq import owners, shared_context
+from rgpu.tokens import Token
 
 REQUEST_BYTES = 1 << 16  # largest request a server accepts
 ANSWER_BYTES = 8 << 20  # largest answer a client accepts
@@ -26,12 +29,12 @@ _HIGH_WATER = 256
 
 # The end of a connection, or of the attempt to make one with something that is no rgpu-server.
 _ENDINGS = (
-    zmq.EVENT_DISCONNECTED
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-
 _OPTIONS = {
     zmq.LINGER: 0,
     zmq.HANDSHAKE_IVL: 2000,
@@ -55,8 +58,9 @@ def _socket(kind: int, limit: int, uri: str) -> zmq.Socket:
 class ControlServer:
     """A ROUTER and the poll loop around it."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, keys: curve.ServerKeys | None = None) -> None:
         self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
+        curve.as_server(self._socket, keys)
         self._poller = zmq.Poller()
         self._callbacks: dict[int, Callable[[], None]] = {}
         try:
@@ -77,8 +81,9 @@ class ControlServer:
         if self._callbacks.pop(fd, None):
             self._poller.unregister(fd)
 
-    def step(self, timeout: float, on_request: Callable[[Any, bytes], None]) -> None:
-        """Wait once; hand each request to ``on_request(asker, body)`` and call what is readable."""
+    def step(self, timeout: float, on_request: Callable[[Any, bytes, str], None]) -> None:
+        """Wait once; hand each request to ``on_request(asker, body, key)`` and call what is readable. ``key`` is the
+        public key that the asker has proven; empty on a server without keys."""
         ready = self._poller.poll(max(0.0, timeout) * 1000)
         for source, _ in ready:
             if source is self._socket:
@@ -86,14 +91,14 @@ class ControlServer:
             elif source in self._callbacks:  # an earlier callback may have unwatched it
                 self._callbacks[source]()
 
-    def _receive(self, on_request: Callable[[Any, bytes], None]) -> None:
+    def _receive(self, on_request: Callable[[Any, bytes, str], None]) -> None:
         for _ in range(_HIGH_WATER):  # then let the other descriptors have their turn
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             if len(frames) == 3:  # anything else is not from a ControlClient: no way to answer
-                on_request((frames[0], frames[1]), frames[2])
+                on_request((frames[0].bytes, frames[1].bytes), frames[2].bytes, curve.user_of(frames[2]))
 
     def answer(self, asker: Any, body: bytes) -> None:
         """Answer a request, now or later. A client that is gone or does not read misses it."""
@@ -110,15 +115,18 @@ class ControlServer:
 
 
 class ControlClient:
-    """Asks one server; connects at the first request and again after a failure. Thread-safe."""
+    """Asks one server; connects at the first request and again after a failure. Thread-safe. ``token``: what to
+    show a server that has keys; without one only an open server answers. ``reached`` is the address that did."""
 
-    def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
-        self.host, self.port, self.timeout = host, port, timeout
+    def __init__(self, host: str, port: int, timeout: float = 5.0, token: Token | None = None) -> None:
+        self.host, self.port, self.timeout, self.token = host, port, timeout, token
+        self.reached = host
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._socket: zmq.Socket | None = None
         self._monitor: zmq.Socket | None = None
+        self._greeted = False  # the handshake is over
         self._pid = os.getpid()
         self.round_trip: float | None = None  # seconds that the network took to answer the last connect
         owners.add(self)
@@ -133,7 +141,7 @@ class ControlClient:
         with self._lock:
             deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
             try:
-                if self._monitor is not None and self._monitor.poll(0):
+                if self._monitor is not None and self._ending() is not None:
                     self._disconnect()  # it broke while nobody asked: the server was restarted, perhaps
                 if self._socket is None:
                     self._connect(deadline)
@@ -141,7 +149,7 @@ class ControlClient:
                 try:
                     self._socket.send_multipart([number, body], zmq.NOBLOCK)
                 except zmq.Again:  # the connection has ended already, and with it the queue
-                    raise ServerUnavailable(self._closed(), "closed") from None
+                    raise self._ending() or self._unfit() from None
                 return self._await(number, deadline)
             except BaseException:
                 self._disconnect()
@@ -190,9 +198,12 @@ class ControlClient:
             raise ServerUnavailable(
                 f"{where} cannot be reached: {error.strerror or error}; check the network", "unreachable"
             ) from None
+        self.reached = host
         uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._socket = _socket(zmq.DEALER, ANSWER_BYTES, uri)
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        curve.as_client(self._socket, self.token)
+        self._greeted = False
         self._monitor = self._socket.get_monitor_socket(_ENDINGS)
         self._socket.connect(uri)
 
@@ -207,13 +218,48 @@ class ControlClient:
                 # An answer to a request that ran out of time before is of no use now.
                 if len(frames) == 2 and frames[0] == number:
                     return frames[1]
-            elif self._monitor in ready:
-                raise ServerUnavailable(self._closed(), "closed")
+            elif self._monitor in ready and (ending := self._ending()) is not None:
+                raise ending
         raise ServerUnavailable(
             f"rgpu server {self.address} accepted the connection but did not answer in time: it hangs or is "
             "overloaded, or what listens there is not an rgpu-server; look at its log, or correct the address",
             "no-answer",
         )
+
+    def _ending(self) -> Exception | None:
+        """How the connection ended, as far as the monitor knows by now; None while it lasts."""
+        while self._monitor.poll(0):
+            kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._greeted = True
+            elif kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return AuthenticationError(
+                    f"rgpu server {self.address} does not accept the key of the token {self.token.path}: it was "
+                    "revoked, it has expired, or another server made it; ask its administrator for a new one"
+                )
+            else:
+                return ServerUnavailable(self._closed(), "closed") if self._greeted else self._unfit()
+        return None
+
+    def _unfit(self) -> Exception:
+        """Why the handshake ended at once: what the other side wants, it says to whoever listens first."""
+        mechanism = _mechanism(self.reached, self.port)
+        if mechanism == b"CURVE" and self.token is None:
+            return AuthenticationError(
+                f"rgpu server {self.address} asks for a key, and there is no token for it: set RGPU_TOKEN to the file "
+                "that 'rgpu token create' made, or put that file into ~/.config/rgpu/"
+            )
+        if mechanism == b"CURVE":
+            return AuthenticationError(
+                f"rgpu server {self.address} has another key than the one in the token {self.token.path}: it was given "
+                "new ones, or is not the server it should be; ask its administrator for a new token"
+            )
+        if mechanism == b"NULL" and self.token is not None:
+            return AuthenticationError(
+                f"rgpu server {self.address} runs without keys, so it cannot prove to be the server of the token "
+                f"{self.token.path}: start it with its keys (rgpu-server --keys DIR), or unset RGPU_TOKEN"
+            )
+        return ServerUnavailable(self._closed(), "closed")
 
     def _closed(self) -> str:
         return (
@@ -227,6 +273,20 @@ class ControlClient:
             self._monitor.close(0)
             self._socket.close(0)
             self._socket = self._monitor = None
+
+
+def _mechanism(host: str, port: int) -> bytes:
+    """Whether a ZeroMQ server asks for keys (CURVE) or not (NULL); empty: it is none, or does not say."""
+    said = b""
+    try:
+        with socket.create_connection((host, port), 1.0) as probe:
+            probe.settimeout(1.0)
+            probe.sendall(b"\xff" + bytes(8) + b"\x7f\x03")  # the signature and version of ZMTP 3
+            while len(said) < 32 and (data := probe.recv(64)):
+                said += data
+    except OSError:
+        pass
+    return said[12:32].rstrip(b"\0") if said[:1] == b"\xff" else b""
 
 
 def _resolve(host: str, port: int, deadline: float) -> list[tuple]:

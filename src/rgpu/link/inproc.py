@@ -7,6 +7,7 @@ and the end that remains sees "down" when the other closes.
 import threading
 import time
 from collections import deque
+from typing import Any
 
 from rgpu.errors import ProtocolError, ServerUnavailable
 from rgpu.link.base import COPY_BELOW, Link, Listener
@@ -150,7 +151,7 @@ class InprocListener(Listener):
                 _places.pop(self.uri, None)
 
 
-def connect(uri: str, identity: bytes) -> Link:
+def connect(uri: str, identity: bytes, _token: Any = None) -> Link:
     with _places_lock:
         listener = _places.get(uri)
         if listener is None:
@@ -158,7 +159,7 @@ def connect(uri: str, identity: bytes) -> Link:
         return listener.dial(identity)
 
 
-def listen(uri: str) -> Listener:
+def listen(uri: str, _keys: Any = None) -> Listener:
     with _places_lock:
         if uri in _places:
             raise ServerUnavailable(f"{uri} is taken")

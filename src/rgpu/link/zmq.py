@@ -17,8 +17,10 @@ import weakref
 import zmq
 
 from rgpu.errors import ConfigError, ForkError, ProtocolError, ServerUnavailable
+from rgpu.link import curve
 from rgpu.link.base import COPY_BELOW, Link, Listener
 from rgpu.link.waker import Waker
+from rgpu.tokens import Token
 from rgpu.wire import limits
 
 OPTIONS = {  # every socket; milliseconds where it is a time
@@ -48,6 +50,7 @@ _EVENT = struct.Struct("=H")
 _NEVER = 1e9
 LOOK = 0.001  # seconds between looks at the monitor: one costs as much as a receive
 UNSURE, RECHECK = 0.1, 0.005  # seconds after an event during which a ROUTER asks again, and how often
+REDIAL = 2.5  # seconds without a connection (a handshake may take 2) until a DEALER dials anew
 DOWN_RECHECK = 0.1  # how often it asks for as long as its client is not there
 
 _context: zmq.Context | None = None
@@ -285,13 +288,16 @@ class ZmqLink(Link):
 
 
 class DealerLink(ZmqLink):
-    """The client's end: connects, and connects again by itself whenever the connection is gone."""
+    """The client's end: connects, and connects again by itself whenever the connection is gone. ZeroMQ does so after
+    an end of the line; after bytes that make no sense (or a handshake that failed) it gives up, and we do it."""
 
-    def __init__(self, uri: str, identity: bytes) -> None:
+    def __init__(self, uri: str, identity: bytes, token: Token | None = None) -> None:
         new = _new_socket(zmq.DEALER, OPTIONS)
+        curve.as_client(new, token)
         new.setsockopt(zmq.IPV6, "[" in uri)
         new.setsockopt(zmq.ROUTING_ID, _routing_id(identity))
         super().__init__(uri, new)
+        self._wait_for_up()
         try:
             new.connect(_endpoint(uri))
         except zmq.ZMQError as error:
@@ -304,7 +310,19 @@ class DealerLink(ZmqLink):
         return self._receive_rest(first, sink)
 
     def _changes(self, seen: list[int]) -> list[str]:
+        for event in seen:
+            self._up = event == _UP
+            self._wait_for_up()
+        if not self._up and time.monotonic() >= self._redial_at:
+            self._wait_for_up()
+            with contextlib.suppress(zmq.ZMQError):  # it may have forgotten the place already
+                self._socket.disconnect(_endpoint(self.uri))
+            self._socket.connect(_endpoint(self.uri))
         return ["up" if event == _UP else "down" for event in seen]
+
+    def _wait_for_up(self) -> None:
+        self._redial_at = time.monotonic() + REDIAL
+        self._recheck_within = _NEVER if self._up else REDIAL
 
 
 class RouterLink(ZmqLink):
@@ -374,8 +392,9 @@ class RouterLink(ZmqLink):
 class ZmqListener(Listener):
     """A bound ROUTER that waits to be told which client is its own."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, keys: curve.ServerKeys | None = None) -> None:
         new = _new_socket(zmq.ROUTER, OPTIONS | ROUTER_OPTIONS)
+        curve.as_server(new, keys)
         new.setsockopt(zmq.IPV6, "[" in uri)
         try:
             new.bind(_endpoint(uri))
@@ -410,9 +429,9 @@ def _routing_id(identity: bytes) -> bytes:
     return b"c" + identity  # an identity may begin with a zero byte, ZeroMQ's may not
 
 
-def connect(uri: str, identity: bytes) -> Link:
-    return DealerLink(uri, identity)
+def connect(uri: str, identity: bytes, token: Token | None = None) -> Link:
+    return DealerLink(uri, identity, token)
 
 
-def listen(uri: str) -> Listener:
-    return ZmqListener(uri)
+def listen(uri: str, keys: curve.ServerKeys | None = None) -> Listener:
+    return ZmqListener(uri, keys)

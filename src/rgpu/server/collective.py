@@ -64,7 +64,7 @@ class Communicator:
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
         self._costs: rings.Costs | None = None
-        self._visitor = Visitor(places, secret, MEETING)
+        self._visitor = Visitor(places, secret, MEETING, peers.meeting)
         self._visitor.watch(self._told)
         self.ways: deque[str] = deque(maxlen=16)  # which way the latest all-reduces went
         self._visitor.put(f"host/{rank}", host_id())
@@ -401,7 +401,7 @@ def run(executor: Any, handle: int, operation: int, places: tuple, dtype: int, r
 def _meet(backend: Any) -> list:
     """A new meeting place at this worker: ``[secret, where]``."""
     uri = backend.peers.place()
-    store = Store(uri)
+    store = Store(uri, backend.peers.meeting)
     backend.peers.stores.append(store)
     return [store.secret, store.endpoint.partition("://")[2]]
 

@@ -62,7 +62,9 @@ class Pools:
             self.free_all()
             if self.held > self.lease:
                 raise runtime.CUDARuntimeError(_OUT_OF_MEMORY)  # the pool says it with its figures
-        return cupy.cuda.memory._malloc(size)
+        fresh = cupy.cuda.memory._malloc(size)
+        fresh.memset_async(0, size)  # the card hands out what the process before us left in it
+        return fresh
 
 
 def device_memory() -> tuple[int, int]:

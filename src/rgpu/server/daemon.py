@@ -17,10 +17,13 @@ from typing import Any
 
 from rgpu import host
 from rgpu.config import Address, ServerConfig
-from rgpu.errors import NoSuchDevice, ProtocolError, ServerBusy
+from rgpu.errors import AuthenticationError, NoSuchDevice, ProtocolError, QuotaExceeded, ServerBusy
 from rgpu.link.control import ControlServer
 from rgpu.server import broker
+from rgpu.server.access import Access
+from rgpu.server.confine import Quarters
 from rgpu.server.device import Device
+from rgpu.server.keys import KeyRing, Person, key_id
 from rgpu.server.lease import Client, Lease, LeaseBook
 from rgpu.server.telemetry import Inventory, threads_per_device
 from rgpu.server.workers import WORKER_COMMAND, Worker, WorkerPool
@@ -35,6 +38,7 @@ log = logging.getLogger("rgpu.server")
 START_ATTEMPTS = 3  # of a worker, before a waiting client is told that it fails
 SHOW_SECONDS = 1.0  # between pictures for the web page
 START_SECONDS = 20.0  # that a client waits for a worker to start
+ACCESS_SECONDS = 0.5  # between looks whether somebody's right has ended
 
 
 @dataclass
@@ -44,17 +48,20 @@ class _Waiting:
     asker: Any
     device: Device
     client: Client
+    memory_limit: int
     until: float
 
 
 class Daemon:
-    """``parent``: end when this process is no longer our parent (0: never)."""
+    """``parent``: end when this process is no longer our parent (0: never). ``ring``: who may come in (None: anybody
+    who reaches the socket)."""
 
     def __init__(
         self,
         config: ServerConfig,
         inventory: Inventory,
         *,
+        ring: KeyRing | None = None,
         parent: int = 0,
         worker_command: tuple[str, ...] = WORKER_COMMAND,
         board: Board | None = None,
@@ -69,13 +76,17 @@ class Daemon:
         self._board, self._shown = board, 0.0
         self._host = host.facts()  # some of it takes a while to find out
         self.page = ""  # the address of the web page, where there is one
-        self._server = ControlServer(Address(config.bind, config.port).uri)
+        self._access = Access(ring)
+        self._look_at = 0.0  # when rights are looked at next
+        self._server = ControlServer(Address(config.bind, config.port).uri, ring and ring.server_keys)
         self.endpoint = self._server.endpoint
         kinds = {device.kind: sum(d.kind == device.kind for d in self.devices) for device in self.devices}
         self._pool = WorkerPool(
             self._server,
             self,
             bind=config.bind,
+            keys=ring is not None,
+            quarters=Quarters(config.worker_user),
             ports=config.worker_ports,
             links=config.links,
             spares={
@@ -116,6 +127,10 @@ class Daemon:
             os.close(wake)
             os.close(waker)
 
+    @property
+    def protected(self) -> bool:
+        return self._access.ring is not None
+
     def stop(self, reason: str) -> None:
         self._stopping = self._stopping or reason
 
@@ -142,30 +157,46 @@ class Daemon:
                 "starting",
                 f"no worker of {self.name} was ready in {START_SECONDS:g} s; try again",
             )
-        pause = self._pool.tick()
+        if now >= self._look_at:
+            self._look_at = now + ACCESS_SECONDS
+            self._end_void()
+        pause = min(self._pool.tick(), ACCESS_SECONDS)
         if self._board is not None:
             if now - self._shown >= SHOW_SECONDS:
                 self._shown = now
-                self._board.publish([self._picture() | {"address": self.endpoint.removeprefix("tcp://")}])
+                shown = self._picture(self._access.stranger)
+                self._board.publish([shown | {"address": self.endpoint.removeprefix("tcp://")}])
             pause = min(pause, max(0.0, self._shown + SHOW_SECONDS - now))
         return pause
 
+    def _end_void(self) -> None:
+        """End the sessions of those whose token was revoked or has expired."""
+        for lease, reason in self._access.void(self._leases):
+            if worker := self._pool.by_session(lease.session):
+                self._pool.stop(worker, reason)
+            self._end(lease.session, reason)
+
     # Requests
 
-    def _on_request(self, asker: Any, body: bytes) -> None:
+    def _on_request(self, asker: Any, body: bytes, key: str) -> None:
         try:
+            person = self._access.person(key)  # before a byte of the request is looked at
             message = Control.decode(unpack(body))
             handler = self._answers.get(type(message))
             if handler is None:
                 raise ProtocolError(f"{type(message).__name__} is not a request")
-            answer = handler(asker, message)
+            answer = handler(asker, message, person)
         except ProtocolError as error:
             log.warning("refused a malformed request: %s", error)
             self._refuse(
                 asker, "protocol", f"rgpu server {self.name} ({VERSION}) did not understand: {error}"
             )
+        except AuthenticationError as error:
+            self._refuse(asker, "denied", f"rgpu server {self.name}: {error}")
         except NoSuchDevice as error:
             self._refuse(asker, "no-device", str(error))
+        except QuotaExceeded as error:
+            self._refuse(asker, "quota", f"rgpu server {self.name}: {error}")
         except ServerBusy as error:
             self._refuse(asker, "full", str(error))
         except Exception as error:  # one client's request must not end everybody's sessions
@@ -189,7 +220,7 @@ class Daemon:
             f"{self.name} is rgpu {VERSION} (protocol {fingerprint()}); install the same version on both",
         )
 
-    def _hello(self, _asker: Any, message: Any) -> tuple:
+    def _hello(self, _asker: Any, message: Any, _person: Person) -> tuple:
         return self._mismatch(message) or control.Welcome.encode(
             name=self.name,
             version=VERSION,
@@ -197,7 +228,7 @@ class Daemon:
             devices=[self._describe(device) for device in self.devices],
         )
 
-    def _attach(self, asker: Any, message: Any) -> tuple | None:
+    def _attach(self, asker: Any, message: Any, person: Person) -> tuple | None:
         if mismatch := self._mismatch(message):
             return mismatch
         waiting = [w.device.index for w in self._waiting]
@@ -211,10 +242,13 @@ class Daemon:
             )
         wanted = None if message.device == control.ANY_DEVICE else message.device
         device = self.devices[broker.choose(loads, wanted, self.config.sessions)]
-        client = Client(message.user, message.host, message.pid, message.program)
+        held = [*self._leases, *(Lease(b"", 0, w.device.index, w.client, 0, w.memory_limit) for w in self._waiting)]
+        memory = self._access.memory_limit(person, device.index, device.memory_total, held)
+        user = person.user if person.public_key else message.user
+        client = Client(user, message.host, message.pid, message.program, person.public_key)
         worker = self._pool.take(device.kind)
         if worker:
-            return self._grant(worker, device, client)
+            return self._grant(worker, device, client, memory)
         kind = device.kind
         coming = self._pool.starting(kind) - sum(w.device.kind == kind for w in self._waiting)
         if coming <= 0 and not self._pool.spawn(kind):
@@ -222,43 +256,52 @@ class Daemon:
                 reason="failed",
                 message=f"rgpu server {self.name} has no room for another process; see its log",
             )
-        self._waiting.append(_Waiting(asker, device, client, time.monotonic() + START_SECONDS))
+        self._waiting.append(_Waiting(asker, device, client, memory, time.monotonic() + START_SECONDS))
         return None
 
-    def _grant(self, worker: Worker, device: Device, client: Client) -> tuple:
-        lease = self._leases.grant(device.index, client)
+    def _grant(self, worker: Worker, device: Device, client: Client, memory: int) -> tuple:
+        lease = self._leases.grant(device.index, client, memory)
         self._pool.grant(
             worker,
             lease.session,
             epoch=lease.epoch,
             device=device.index,
             visible=device.visible,
-            memory_limit=device.memory_total,
+            memory_limit=memory,
             grace=self.config.grace,
+            client_key=client.key,
+            person=client.key and key_id(client.key),
         )
         log.info("%s on device %d for %s, %r", _short(lease), device.index, _who(client), worker)
         return control.Granted.encode(
             session=lease.session,
             epoch=lease.epoch,
             endpoints=worker.endpoints,
+            key=worker.key,
             grace=self.config.grace,
-            device=self._describe(device),
+            device=self._describe(device) | {"memory_total": memory},
         )
 
-    def _release(self, _asker: Any, message: Any) -> tuple:
+    def _release(self, _asker: Any, message: Any, person: Person) -> tuple:
+        self._check_owner(person, message.session)
         return self._end_session(message.session, "released by the client")
 
-    def _end_named(self, _asker: Any, message: Any) -> tuple:
+    def _check_owner(self, person: Person, session: bytes) -> None:
+        if not self._access.owns(person, self._leases.get(session)):
+            raise AuthenticationError("that session is somebody else's")
+
+    def _end_named(self, _asker: Any, message: Any, person: Person) -> tuple:
         lease = self._leases.named(message.session)
         if lease is None:
             return control.Refused.encode(
                 reason="no-session", message=f"there is no session {message.session} on {self.name}; see rgpu-smi"
             )
-        if lease.client.user != message.user:
-            return control.Refused.encode(
-                reason="not-yours", message=f"session {message.session} belongs to {lease.client.user}"
-            )
-        return self._end_session(lease.session, f"ended by {message.user}")
+        # Without keys a client is who it says it is: that keeps people from mistakes, not from each other.
+        mine = self._access.owns(person, lease) if self.protected else lease.client.user == message.user
+        if not mine:
+            whose = "somebody else" if self.protected else lease.client.user
+            return control.Refused.encode(reason="not-yours", message=f"session {message.session} belongs to {whose}")
+        return self._end_session(lease.session, f"ended by {person.user if self.protected else message.user}")
 
     def _end_session(self, session: bytes, reason: str) -> tuple:
         worker = self._pool.by_session(session)
@@ -267,14 +310,15 @@ class Daemon:
         self._end(session, reason)
         return control.Released.encode()
 
-    def _session_state(self, _asker: Any, message: Any) -> tuple:
+    def _session_state(self, _asker: Any, message: Any, person: Person) -> tuple:
+        self._check_owner(person, message.session)
         return control.State.encode(state=self._leases.state(message.session)[:256])
 
-    def _snapshot(self, _asker: Any, _message: Any) -> tuple:
-        return control.Picture.encode(server=self._picture() | {"facts": self._host | {"time": time.time()}})
+    def _snapshot(self, _asker: Any, _message: Any, person: Person) -> tuple:
+        return control.Picture.encode(server=self._picture(person) | {"facts": self._host | {"time": time.time()}})
 
-    def _picture(self) -> dict[str, Any]:
-        """This server as rgpu-smi and the web page show it."""
+    def _picture(self, person: Person) -> dict[str, Any]:
+        """This server as rgpu-smi and the web page show it to somebody."""
         return {
             "name": self.name,
             "version": VERSION,
@@ -284,7 +328,9 @@ class Daemon:
             "uptime": time.time() - self._started,
             "page": self.page,
             "waiting": len(self._waiting),
-            "devices": [self._describe(device) | {"sessions": self._sessions(device)} for device in self.devices],
+            "devices": [
+                self._describe(device) | {"sessions": self._sessions(device, person)} for device in self.devices
+            ],
         }
 
     # Descriptions
@@ -302,17 +348,12 @@ class Daemon:
             **reading.details,
         }
 
-    def _sessions(self, device: Device) -> list[dict[str, Any]]:
+    def _sessions(self, device: Device, person: Person) -> list[dict[str, Any]]:
         now = time.monotonic()
         return [
-            {
+            self._names(lease, person)
+            | {
                 "id": lease.name,
-                "user": lease.client.user,
-                "host": lease.client.host,
-                "pid": lease.client.pid,
-                "program": lease.client.program,
-                "worker_pid": worker.process.pid if (worker := self._pool.by_session(lease.session)) else 0,
-                "link": worker.link if worker else "",
                 "memory_used": lease.memory_used,
                 "utilization": round(100 * lease.busy),
                 "commands": lease.commands,
@@ -321,13 +362,27 @@ class Daemon:
             for lease in self._leases.on_device(device.index)
         ]
 
+    def _names(self, lease: Lease, person: Person) -> dict[str, Any]:
+        """Whose session it is, for its owner and the administrator; others see that there is one."""
+        if not self._access.owns(person, lease):
+            return {"user": "-", "host": "-", "pid": 0, "program": "-", "worker_pid": 0, "link": ""}
+        worker, client = self._pool.by_session(lease.session), lease.client
+        return {
+            "user": client.user,
+            "host": client.host,
+            "pid": client.pid,
+            "program": client.program,
+            "worker_pid": worker.process.pid if worker else 0,
+            "link": worker.link if worker else "",
+        }
+
     # What workers do (workers.Events)
 
     def worker_ready(self, worker: Worker) -> None:
         for waiting in self._waiting:
             if waiting.device.kind == worker.kind:
                 self._waiting.remove(waiting)
-                granted = self._grant(worker, waiting.device, waiting.client)
+                granted = self._grant(worker, waiting.device, waiting.client, waiting.memory_limit)
                 self._server.answer(waiting.asker, pack(granted))
                 return
 

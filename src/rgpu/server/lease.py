@@ -16,12 +16,14 @@ REMEMBERED = 4096  # ended sessions whose fate can still be asked for
 
 @dataclass(frozen=True)
 class Client:
-    """Who asked, as they said; shown in rgpu-smi and never trusted for anything."""
+    """Who asked. ``key`` was proven ("": a server without keys); the rest is as they said, shown in rgpu-smi and never
+    trusted for anything."""
 
     user: str
     host: str
     pid: int
     program: str
+    key: str = ""
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Lease:
     device: int
     client: Client
     since: float
+    memory_limit: int = 0
     memory_used: int = 0
     busy: float = 0.0
     commands: int = 0
@@ -49,9 +52,9 @@ class LeaseBook:
     _live: dict[bytes, Lease] = field(default_factory=dict)
     _ended: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
 
-    def grant(self, device: int, client: Client) -> Lease:
+    def grant(self, device: int, client: Client, memory_limit: int = 0) -> Lease:
         """A lease under a session id that nobody can guess."""
-        lease = Lease(secrets.token_bytes(16), 1, device, client, self.clock())
+        lease = Lease(secrets.token_bytes(16), 1, device, client, self.clock(), memory_limit)
         self._live[lease.session] = lease
         return lease
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import errno
-import ipaddress
 import json
 import logging
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import rgpu.web as web
 from rgpu.config import ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.server.daemon import Daemon
+from rgpu.server.keys import SERVER_KEY, KeyRing, default_folder, init, open_ring
 from rgpu.server.telemetry import Inventory
 from rgpu.web import Board
 from rgpu.wire.values import OLD_NUMPY
@@ -32,7 +31,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rgpu-server",
         description="Serve this host's devices to rgpu clients.",
-        epilog="Every option can also be set by a variable (RGPU_BIND, ...) or in [server] of rgpu.toml.",
+        epilog="'rgpu-server init' makes the keys that every address but loopback needs. "
+        "Every option can also be set by a variable (RGPU_BIND, ...) or in [server] of rgpu.toml.",
     )
     add = parser.add_argument
     add(
@@ -43,6 +43,18 @@ def build_parser() -> argparse.ArgumentParser:
     add("--worker-ports", metavar="A-B", help="ports for the workers, for firewalls and tunnels (default: any free)")
     add("--bind", metavar="ADDR", help="address to listen on (default: 127.0.0.1)")
     add("--port", metavar="N", help=f"TCP port; 0 takes any free one (default: {config.DEFAULT_PORT})")
+    add("--keys", metavar="DIR", help="the server's keys (default: those of 'rgpu-server init'; none: open to anybody)")
+    add(
+        "--insecure",
+        action="store_true",
+        default=None,
+        help="listen without keys on other addresses than loopback: whoever reaches them uses the devices",
+    )
+    add(
+        "--worker-user",
+        metavar="USER|A-B",
+        help="run workers as this user, or each as one of these user ids (needs root; default: the server's own user)",
+    )
     add("--name", metavar="S", help="what clients see this server called (default: the host's name)")
     add("--device-memory", metavar="BYTES", help="memory of each device, like 4G (default: what there is)")
     add("--grace", metavar="S", help="seconds a client may be gone before its session ends (default: 8)")
@@ -66,6 +78,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["init"]:
+        return _init(argv[1:])
     options = build_parser().parse_args(argv)
     if OLD_NUMPY:
         return _fail(
@@ -77,7 +92,8 @@ def main(argv: list[str] | None = None) -> int:
         if options.show_config:
             print(config.describe(settings, origins))
             return 0
-        _check_bind(settings.bind)
+        ring = open_ring(settings.keys)
+        _check_bind(settings, ring)
         os.environ[config.NATIVE_KERNELS] = str(int(_native_kernels(settings)))  # for the workers
         quiet = options.parent and origins["log_level"] == "default"  # the output is the program's
         logging.basicConfig(
@@ -95,7 +111,10 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(str(error))
     board = Board(VERSION) if settings.http else None
     try:
-        daemon = Daemon(settings, inventory, parent=options.parent, board=board)
+        daemon = Daemon(settings, inventory, ring=ring, parent=options.parent, board=board)
+    except ConfigError as error:
+        inventory.close()
+        return _fail(str(error))
     except OSError as error:
         inventory.close()
         return _fail(_bind_error(settings, error))
@@ -125,23 +144,47 @@ def _settings(options: argparse.Namespace) -> tuple[ServerConfig, dict[str, str]
 
 def _native_kernels(settings: ServerConfig) -> bool:
     """Whether clients may run code of their own here: as the operator says, else where only this host is served."""
-    if settings.allow_native_kernels is not None:
-        return settings.allow_native_kernels
-    infos = socket.getaddrinfo(settings.bind, None, type=socket.SOCK_STREAM)
-    return all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
+    given = settings.allow_native_kernels
+    return config.is_loopback(settings.bind) if given is None else given
 
 
-def _check_bind(bind: str) -> None:
-    """Loopback only: whoever reaches the port may use the devices."""
+def _check_bind(settings: ServerConfig, ring: KeyRing | None) -> None:
+    """Without keys whoever reaches a socket may use the devices: loopback only, or an operator who insists."""
     try:
-        addresses = {info[4][0] for info in socket.getaddrinfo(bind, None, type=socket.SOCK_STREAM)}
-    except socket.gaierror as error:
-        raise ConfigError(f"--bind {bind}: not an address of this host ({error.strerror})") from None
-    if not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+        loopback = config.is_loopback(settings.bind)
+    except OSError as error:
+        raise ConfigError(f"--bind {settings.bind}: not an address of this host ({error.strerror})") from None
+    if ring is not None or loopback:
+        return
+    if not settings.insecure:
         raise ConfigError(
-            f"--bind {bind} is refused: rgpu has no keys yet, so anybody who reaches that address could "
-            "use this host's devices; bind 127.0.0.1 and let clients come through an SSH tunnel"
+            f"--bind {settings.bind} is refused: this server has no keys, so anybody who reaches that address could "
+            "use its devices. Make keys with 'rgpu-server init' and a token for each user with 'rgpu token create'; "
+            "or stay on 127.0.0.1 behind an SSH tunnel; --insecure does without"
         )
+    print(
+        f"rgpu-server: WARNING: --insecure: no keys. Everybody who can reach {settings.bind} uses these devices, reads "
+        "and ends the sessions of others, and all data passes unprotected.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _init(argv: list[str]) -> int:
+    """``rgpu-server init``: make the server's keys and say what comes next."""
+    parser = argparse.ArgumentParser(
+        prog="rgpu-server init",
+        description="Make this server's keys. The servers of one pool may each have a copy of the folder.",
+    )
+    parser.add_argument("--keys", metavar="DIR", help=f"where to (default: {default_folder()})")
+    folder = Path(parser.parse_args(argv).keys or default_folder()).expanduser()
+    try:
+        pair = init(folder)
+    except (ConfigError, OSError) as error:
+        return _fail(f"{folder}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error))
+    print(f"made {folder / SERVER_KEY}\npublic key: {pair.public}")
+    print("next: rgpu token create --user NAME -o NAME.rgpu, and rgpu-server --bind ADDRESS")
+    return 0
 
 
 def _bind_error(settings: ServerConfig, error: OSError) -> str:
@@ -159,10 +202,16 @@ def _serve(daemon: Daemon, parent: int) -> int:
         f"{device.kind}:{device.index} {device.memory_total >> 20} MiB" for device in daemon.devices
     )
     count = len(daemon.devices)
+    protection = "keys" if daemon.protected else "no keys"
+    if daemon.protected and _native_kernels(daemon.config) and not daemon.config.worker_user:
+        log.warning(
+            "clients' kernels run natively as this server's own user, who can read the server's key: "
+            "give workers a user of their own with --worker-user"
+        )
     try:
         print(
             f"rgpu-server {daemon.name} listening on {daemon.endpoint} "
-            f"({count} device{'s' if count > 1 else ''}: {devices})",
+            f"({protection}, {count} device{'s' if count > 1 else ''}: {devices})",
             flush=True,
         )
         if daemon.page:

@@ -29,9 +29,9 @@ _WATCH = 3.0  # seconds between two questions whether a member has aborted
 class Store:
     """The store of one communicator, served by a thread of its own. ``endpoint`` is where."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, meeting: Callable[[bytes], tuple]) -> None:
         self.secret = os.urandom(16)
-        self._server = ControlServer(uri)
+        self._server = ControlServer(uri, meeting(self.secret)[0])
         self.endpoint = self._server.endpoint
         self._texts: dict[str, str] = {}
         self._askers: dict[str, dict[Any, Any]] = {}  # key -> who waits for it: connection -> latest question
@@ -51,7 +51,7 @@ class Store:
         finally:
             self._server.close(0.0)
 
-    def _on_request(self, asker: Any, body: bytes) -> None:
+    def _on_request(self, asker: Any, body: bytes, _key: str) -> None:
         try:
             message = Meeting.decode(codec.unpack(body))
             if not hmac.compare_digest(message.secret, self.secret):
@@ -88,8 +88,9 @@ class Store:
 class Visitor:
     """One member's way to the store. ``places`` are tried in turn."""
 
-    def __init__(self, places: list[str], secret: bytes, timeout: float) -> None:
+    def __init__(self, places: list[str], secret: bytes, timeout: float, meeting: Callable[[bytes], tuple]) -> None:
         self._secret, self._until = secret, timeout
+        self._token = meeting(secret)[1]
         self._client, self.host = self._reach(places)
         self._closed = False
 
@@ -100,7 +101,7 @@ class Visitor:
             try:
                 with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0) as probe:
                     mine = probe.getsockname()[0]
-                return ControlClient(host.strip("[]"), int(port)), mine
+                return ControlClient(host.strip("[]"), int(port), token=self._token), mine
             except (OSError, ValueError) as error:
                 why = f"{place}: {error}"
         raise PeerLost(f"the communicator's meeting place cannot be reached from here ({why})")
@@ -117,7 +118,7 @@ class Visitor:
         threading.Thread(target=self._watch, args=(told,), name="rgpu-meeting-watch", daemon=True).start()
 
     def _watch(self, told: Callable[[str], None]) -> None:
-        client = ControlClient(self._client.host, self._client.port)
+        client = ControlClient(self._client.host, self._client.port, token=self._token)
         question = codec.pack(Take.encode(self._secret, _ABORT))
         try:
             while not self._closed:

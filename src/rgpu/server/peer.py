@@ -316,11 +316,23 @@ class Pair:
             self._thread.join(2.0)
 
 
-class Peers:
-    """The pairs of one worker, by the numbers their client gave them."""
+def unprotected(_secret: bytes) -> tuple:
+    """Where a server has no keys its workers have none for each other."""
+    return None, None
 
-    def __init__(self, backend: Any, listen: Callable[[], Any] | None = None, bind: str = "127.0.0.1") -> None:
-        self.backend, self._listen, self._bind = backend, listen, bind
+
+class Peers:
+    """The pairs of one worker, by the numbers their client gave them. ``meeting(secret)`` gives the keys that the two
+    ends of a pair have: the listener's and the dialer's."""
+
+    def __init__(
+        self,
+        backend: Any,
+        listen: Callable[[Any], Any] | None = None,
+        bind: str = "127.0.0.1",
+        meeting: Callable[[bytes], tuple] = unprotected,
+    ) -> None:
+        self.backend, self._listen, self._bind, self.meeting = backend, listen, bind, meeting
         self.pairs: dict[int, Pair] = {}
         self.others: weakref.WeakSet[Pair] = weakref.WeakSet()  # those of communicators
         self.stores: list[Any] = []  # where communicators meet
@@ -335,15 +347,15 @@ class Peers:
         """Listen for one peer that knows the secret; where."""
         if self._listen is None:
             raise ServerUnavailable("this worker takes no connections of other workers")
-        listener = self._listen()
+        listener = self._listen(self.meeting(secret)[0])
         return listener.uri, Pair(listener.accept(secret), secret, name)
 
     def dial(self, secret: bytes, uris: list[str], name: str, host: str) -> Pair | None:
         """The pair with the one that listens at one of these places, or None if none is reached."""
         for uri in uris:
-            if not isinstance(uri, str) or not uri.startswith(("tcp://", "shm://")):
+            if not isinstance(uri, str) or not uri.startswith(("tcp://", "shm://", "zmq://")):
                 raise ValueError(f"no place of a worker: {str(uri)[:80]!r}")
-            pair = Pair(link.connect(uri, secret), secret, name)
+            pair = Pair(link.connect(uri, secret, token=self.meeting(secret)[1]), secret, name)
             if pair.greet(self.backend.kind, DIAL):
                 pair.meet(host)
                 return pair

@@ -25,6 +25,7 @@ from typing import Any
 from rgpu._core import die_with_parent, tune_malloc
 from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
+from rgpu.server import confine
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
 
@@ -34,6 +35,7 @@ BACKENDS = {"cpu": "rgpu.server.backend_cpu", "sim": "rgpu.server.backend_sim", 
 MESSAGE_BYTES = 1 << 16
 WATCH_SECONDS = 0.25
 TELL_SECONDS = 1.0  # between two reports to the daemon
+GRANT_SECONDS = 1.5  # that somebody at the door waits for the grant; a handshake may take 2
 END_SECONDS = 1.0  # that a session has to end by itself before the process does
 
 
@@ -44,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--bind", required=True)
     parser.add_argument("--ports", default="0-0")
     parser.add_argument("--links", default="tcp")
+    parser.add_argument("--keys", action="store_true", help="let in nobody but the client of the grant")
     options = parser.parse_args(argv)
     logging.basicConfig(
         format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING
@@ -51,20 +54,24 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # NumPy's remarks on a client's numbers are no concern of this host's log
     die_with_parent()
+    confine.confine()
     tune_malloc()  # before NumPy works: fresh pages cost as much as the work done in them
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
     try:
         first, _, last = options.ports.partition("-")
         ports = range(int(first), int(last) + 1)
-        return run(channel, options.backend, options.bind, ports, options.links.split(","))
+        door = Door() if options.keys else None
+        return run(channel, options.backend, options.bind, ports, options.links.split(","), door)
     except Exception as error:
         log.exception("worker failed")
         tell(channel, Finished.encode(reason=f"{type(error).__name__}: {error}"[:200]))
         return 1
 
 
-def run(channel: socket.socket, kind: str, bind: str, ports: range, links: list[str]) -> int:
+def run(
+    channel: socket.socket, kind: str, bind: str, ports: range, links: list[str], door: Door | None = None
+) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
     from rgpu.server import backend, executor, peer
@@ -72,20 +79,30 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range, links: list[
     from rgpu.session.session import Session
 
     importlib.import_module(BACKENDS[kind])
-    listener = listen_at(bind, ports, links)
-    tell(channel, Ready.encode(endpoints=listener.uris))
+    listener = listen_at(bind, ports, links, door and door.keys)
+    tell(channel, Ready.encode(endpoints=listener.uris, key=door.keys.pair.public if door else ""))
     data = channel.recv(MESSAGE_BYTES)
     grant = Control.decode(unpack(data)) if data else None
     if not isinstance(grant, Grant.Record):  # stopped before anybody came, or the daemon is gone
         listener.close()
         return 0
+    confine.settle_in(grant.folder)
+    if kind == "cpu":
+        confine.confine_memory(grant.memory_limit)
+    if door:
+        door.open_to(grant.client_key)
     device = grant.device
     if grant.visible:  # CUDA reads this at its first call: the session's process sees no other card
         os.environ["CUDA_VISIBLE_DEVICES"], device = grant.visible, 0
     connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
     with Guard(channel, connection, grant.grace) as guard:
         device_backend = backend.load(kind, device, grant.memory_limit)
-        peers = peer.Peers(device_backend, lambda: listen_at(bind, ports, ["tcp"]), bind)
+        peers = peer.Peers(
+            device_backend,
+            lambda keys: listen_at(bind, ports, links if keys else ["tcp"], keys),
+            bind,
+            door.meeting if door else peer.unprotected,
+        )
         service = executor.Service(connection, device_backend, peers)
         guard.telemetry = service.telemetry
         reason = service.run()
@@ -95,14 +112,34 @@ def run(channel: socket.socket, kind: str, bind: str, ports: range, links: list[
     return 0
 
 
-def listen_at(bind: str, ports: range, links: list[str]) -> Any:
+class Door:
+    """This worker's own keys, made here and known to nobody else; opens to the one client of the grant."""
+
+    def __init__(self) -> None:
+        from rgpu.link.curve import ServerKeys, meeting, new_pair
+
+        self.client = ""  # nobody yet
+        self.meeting = meeting
+        self.keys = ServerKeys(new_pair(), self._allows)
+        self._granted = threading.Event()
+
+    def open_to(self, client: str) -> None:
+        self.client = client
+        self._granted.set()
+
+    def _allows(self, key: str) -> bool:
+        self._granted.wait(GRANT_SECONDS)  # the client may hear of the grant a moment before we do
+        return key == self.client
+
+
+def listen_at(bind: str, ports: range, links: list[str], keys: Any = None) -> Any:
     """A listener for these kinds of links, on the first port of ``ports`` that is free (0: any)."""
     from rgpu.link import listen, possible
 
     for port in ports:
         address = str(Address(bind, port))
         try:
-            return listen(*[f"{kind}://{address}" for kind in links if possible(kind)])
+            return listen(*[f"{kind}://{address}" for kind in links if possible(kind)], keys=keys)
         except ServerUnavailable:
             if port == ports[-1]:
                 raise

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rgpu.errors import ProtocolError
+from rgpu.link import PROTECTED
+from rgpu.server.confine import Quarters, environment
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
 
@@ -36,8 +38,11 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "rgpu.server.worker")
 class Worker:
     """One process and the channel to it."""
 
-    def __init__(self, kind: str, process: subprocess.Popen, channel: socket.socket) -> None:
-        self.kind, self.process, self.channel = kind, process, channel
+    def __init__(
+        self, kind: str, process: subprocess.Popen, channel: socket.socket, uid: int | None = None
+    ) -> None:
+        self.kind, self.process, self.channel, self.uid = kind, process, channel, uid
+        self.key = ""  # its public key; empty on a server without keys
         self.endpoints: list[str] = []  # empty until it is ready
         self.link = ""  # what carries its session: tcp, shm, ...
         self.session: bytes | None = None
@@ -95,6 +100,8 @@ class WorkerPool:
         *,
         bind: str,
         ports: tuple[int, int] | None = None,
+        keys: bool = False,
+        quarters: Quarters | None = None,
         links: tuple[str, ...] = ("tcp",),
         spares: dict[str, int],
         threads: int,
@@ -103,7 +110,9 @@ class WorkerPool:
     ) -> None:
         self._watcher, self._events, self._clock = watcher, events, clock
         self._spares, self._command = spares, command
-        self._listen = ["--bind", bind, "--links", ",".join(links)]
+        self._quarters = quarters or Quarters()
+        self._listen = ["--bind", bind, "--links", ",".join(PROTECTED if keys else links)]
+        self._listen += ["--keys"] if keys else []
         self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)
         self._workers: list[Worker] = []
@@ -126,9 +135,10 @@ class WorkerPool:
         """Starts of this kind that failed in a row."""
         return self._failures[kind]
 
-    def grant(self, worker: Worker, session: bytes, *, epoch: int, device: int, **rest: Any) -> None:
+    def grant(self, worker: Worker, session: bytes, *, person: str = "", **rest: Any) -> None:
+        """Hand a ready worker to a session; ``person``: whose folder it may use."""
         worker.session = session
-        worker.tell(Grant.encode(session=session, epoch=epoch, device=device, **rest))
+        worker.tell(Grant.encode(session=session, folder=self._quarters.folder(person, worker.uid), **rest))
 
     def stop(self, worker: Worker, reason: str) -> None:
         """Ask it to end, and end it if it does not."""
@@ -154,16 +164,20 @@ class WorkerPool:
         with contextlib.ExitStack() as undo, theirs:
             undo.callback(ours.close)
             fd = theirs.fileno()
+            user = self._quarters.move_in()
+            undo.callback(self._quarters.move_out, None, user.get("user"))
             process = subprocess.Popen(
                 [*self._command, "--fd", str(fd), "--backend", kind, *self._listen],
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # the daemon's own output ends with its ready line; perhaps nobody reads on
                 env=self._environment,
+                cwd="/",
                 start_new_session=True,  # Ctrl-C in the daemon's terminal is the daemon's business
+                **user,
             )
             undo.pop_all()
-        worker = Worker(kind, process, ours)
+        worker = Worker(kind, process, ours, user.get("user"))
         self._workers.append(worker)
         self._watcher.watch(ours.fileno(), lambda: self._readable(worker))
         log.debug("started %r", worker)
@@ -202,6 +216,7 @@ class WorkerPool:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
+            self._quarters.move_out(worker.process.pid, worker.uid)
         for worker in self._workers:
             self._watcher.unwatch(worker.channel.fileno())
             worker.channel.close()
@@ -240,7 +255,7 @@ class WorkerPool:
         elif isinstance(message, Finished.Record):
             worker.reason = message.reason
         elif isinstance(message, Ready.Record) and not worker.endpoints:
-            worker.endpoints = message.endpoints
+            worker.endpoints, worker.key = message.endpoints, message.key
             self._failures[worker.kind] = 0
             self._events.worker_ready(worker)
 
@@ -250,6 +265,7 @@ class WorkerPool:
                 worker.process.kill()
             return
         self._leaving.remove(worker)
+        self._quarters.move_out(worker.process.pid, worker.uid)
         if not worker.endpoints:
             self._start_failed(worker.kind)
         self._events.worker_gone(worker)
@@ -261,13 +277,13 @@ class WorkerPool:
 
 
 def _worker_environment(threads: int) -> dict[str, str]:
-    """The daemon's environment, with each worker's libraries kept to their part of the cores."""
-    environment = dict(os.environ)
+    """What a worker sees of the daemon's environment, with its libraries kept to their part of the cores."""
+    kept = environment(os.environ)
     # Under `rgpu run` this folder makes `import cupy` mean rgpu; a worker needs CuPy itself.
     alias = str(Path(__file__).parents[1] / "_site")
-    if "PYTHONPATH" in environment:
-        paths = environment["PYTHONPATH"].split(os.pathsep)
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if os.path.abspath(path) != alias)
+    if "PYTHONPATH" in kept:
+        paths = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if os.path.abspath(path) != alias)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment.setdefault(variable, str(threads))
-    return environment
+        kept.setdefault(variable, str(threads))
+    return kept

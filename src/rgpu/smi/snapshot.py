@@ -12,10 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import rgpu.config as config
+from rgpu import tokens
 from rgpu.config import Address
 from rgpu.errors import ConfigError, RgpuError, ServerUnavailable
 from rgpu.link.control import ControlClient
@@ -61,8 +63,9 @@ def take(addresses: Iterable[Address], timeout: float = ANSWER_SECONDS) -> list[
 def ask(address: Address, timeout: float = ANSWER_SECONDS) -> Entry:
     """One server's entry."""
     entry = _entry(address)
-    client = ControlClient(address.host, address.port, timeout)
+    client = None
     try:
+        client = ControlClient(address.host, address.port, timeout, tokens.find(address))
         answer = control.Control.decode(unpack(client.request(pack(control.Snapshot.encode()))))
         if isinstance(answer, control.Refused.Record):
             raise ServerUnavailable(answer.message)
@@ -72,7 +75,8 @@ def ask(address: Address, timeout: float = ANSWER_SECONDS) -> Entry:
         entry["error"] = str(error).removeprefix(f"rgpu server {address}").lstrip(": ")
         entry["reason"] = error.reason
     finally:
-        client.close()
+        if client is not None:
+            client.close()
     return entry
 
 
@@ -185,7 +189,7 @@ def embedded_addresses() -> list[Address]:
         try:
             content = json.loads(path.read_text())
             os.kill(int(content["pid"]), 0)
-            found.append(config.parse_address(content["endpoint"]))
+            found.append(replace(config.parse_address(content["endpoint"]), own=True))
         except FileNotFoundError:
             continue  # it ended just now
         except (ValueError, KeyError, TypeError, OSError):
@@ -195,7 +199,7 @@ def embedded_addresses() -> list[Address]:
 
 def addresses() -> list[Address]:
     """The servers of RGPU_SERVERS; without it, the daemons that this user's programs started."""
-    servers = config.load_client().servers
+    servers = config.load_client().servers or tokens.servers()
     if not servers:
         return embedded_addresses()
     found: list[Address] = []

@@ -14,7 +14,10 @@ SESSION = Blob(16)
 ENDPOINTS = ListOf(Text(1024), 16)
 ANY_DEVICE = U16.bounds[1]  # "let the server choose"
 
-REFUSALS = ("protocol", "version", "no-device", "full", "starting", "stopping", "failed", "no-session", "not-yours")
+REFUSALS = (
+    "protocol", "version", "no-device", "full", "starting", "stopping", "failed", "no-session", "not-yours",
+    "denied", "quota",
+)  # fmt: skip
 """What ``Refused.reason`` may say; the client maps each to its own exception."""
 
 
@@ -81,12 +84,13 @@ class Welcome(Control, tag=20):
 
 
 class Granted(Control, tag=21):
-    """The answer to ``Attach``: where the worker of this session listens (any of the places will do), and
-    for how many seconds it waits for a client that is gone."""
+    """The answer to ``Attach``: where the worker of this session listens (any of the places will do), its public
+    key ("": it has none), and for how many seconds it waits for a client that is gone."""
 
     session: SESSION
     epoch: U32
     endpoints: ENDPOINTS
+    key: Text()
     grace: NUMBER
     device: PLAIN
 
@@ -118,7 +122,8 @@ class Refused(Control, tag=25):
 
 
 class Grant(Control, tag=40):
-    """The lease this worker serves from now on."""
+    """The lease this worker serves from now on; ``client_key``: whom to let in ("": a server without keys).
+    ``folder``: where its libraries may keep what they compiled ("": the user's usual place)."""
 
     session: SESSION
     epoch: U32
@@ -126,6 +131,8 @@ class Grant(Control, tag=40):
     visible: Text()
     memory_limit: U64
     grace: NUMBER
+    client_key: Text()
+    folder: Text(4096)
 
 
 class Stop(Control, tag=41):
@@ -138,9 +145,10 @@ class Stop(Control, tag=41):
 
 
 class Ready(Control, tag=50):
-    """Warm and listening; may be granted."""
+    """Warm and listening; may be granted. ``key``: the worker's own public key ("": it has none)."""
 
     endpoints: ENDPOINTS
+    key: Text()
 
 
 class Telemetry(Control, tag=51):

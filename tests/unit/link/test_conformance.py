@@ -217,3 +217,27 @@ def test_a_forked_child_is_refused():
         link.abort()
         listener.close()
     assert child.exitcode == 0
+
+
+def test_nonsense_on_the_line_is_not_the_end(tmp_path):
+    """Bytes that are no ZMTP make ZeroMQ give a connection up for good; the link dials again."""
+    from tests.support.faultproxy import FaultProxy
+
+    listener = listen("tcp://127.0.0.1:0")
+    host, _, port = listener.uri.removeprefix("tcp://").rpartition(":")
+    with FaultProxy((host, int(port))) as proxy:
+        client = connect(proxy.uri, ME)
+        worker = listener.accept(ME)
+        try:
+            until(lambda: "up" in client.events())
+            until(lambda: "up" in worker.events())
+            proxy.corrupt = 1.0
+            until(lambda: client.send([b"x" * 1000]) is not None and "down" in client.events())
+            proxy.corrupt = 0.0
+            until(lambda: client.wait(0.05) is not None and "up" in client.events())
+            until(lambda: worker.wait(0.05) is not None and "up" in worker.events())
+            assert client.send([b"after"])
+            until(lambda: (got := worker.recv()) is not None and bytes(got[0]) == b"after")
+        finally:
+            client.abort()
+            worker.abort()

@@ -1,0 +1,163 @@
+"""What a worker is kept from: the daemon's secrets, other people's files and processes, the host's memory.
+
+``Quarters`` is the daemon's half: which user a worker runs as, where it may write, what of the environment it sees.
+``confine`` is the worker's half, called before it hears a client. Nothing here trusts the worker to have obeyed
+when it is over: what is left of its processes is ended by the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import re
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rgpu.errors import ConfigError
+
+#: of the daemon's environment; anything else may be a secret of whoever started it
+_INHERITED = re.compile(
+    r"PATH|HOME|TMPDIR|XDG_CACHE_HOME|PYTHON(PATH|HOME|UTF8|HASHSEED|DONTWRITEBYTECODE|WARNINGS)|LD_LIBRARY_PATH|LANG|LANGUAGE|LC_\w+|TZ|TERM|CXX"
+    r"|(CUDA|CUPY|NVIDIA|NCCL|HIP|ROCR|ROCM|UCX|OMP|OPENBLAS|MKL|GOMP|MALLOC)_\w+|(?!RGPU_TOKEN|RGPU_KEYS)RGPU_\w+"
+)
+_OPEN_FILES = 1024
+_ROOM = 2 << 30  # bytes of a worker's own, besides twice the memory of its device
+
+PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38  # sys/prctl.h
+
+
+def environment(source: Mapping[str, str]) -> dict[str, str]:
+    """What of the daemon's environment a worker may see. Relative places in PYTHONPATH become absolute."""
+    kept = {name: value for name, value in source.items() if _INHERITED.fullmatch(name)}
+    if "PYTHONPATH" in kept:
+        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
+    return kept
+
+
+@dataclass(frozen=True)
+class Users:
+    """The user ids that workers run as; more than one: each worker has one that no other has."""
+
+    first: int
+    last: int
+    group: int
+
+
+def parse_users(text: str) -> Users:
+    """``nobody``, ``1234`` or ``60000-60063``. Raises ValueError."""
+    if match := re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text.strip()):
+        first, last = int(match[1]), int(match[2] or match[1])
+        group = first
+    else:
+        try:
+            entry = pwd.getpwnam(text.strip())
+        except KeyError:
+            raise ValueError(f"there is no user {text!r} on this host") from None
+        first = last = entry.pw_uid
+        group = entry.pw_gid
+    if not 0 < first <= last:
+        raise ValueError("workers run as another user than root")
+    return Users(first, last, group)
+
+
+class Quarters:
+    """Where this daemon's workers live. ``users`` None: they run as the daemon's own user."""
+
+    def __init__(self, users: str | None = None) -> None:
+        try:
+            self._users = parse_users(users) if users else None
+        except ValueError as error:
+            raise ConfigError(f"--worker-user {users}: {error}") from None
+        if self._users and os.getuid() != 0:
+            raise ConfigError("--worker-user needs a daemon that root started: others cannot change users")
+        self._taken: set[int] = set()
+        root = Path("/var/cache") if self._users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._base = root / "rgpu"
+
+    def move_in(self) -> dict[str, Any]:
+        """For Popen: the user of the next worker. OSError when none is free."""
+        users = self._users
+        if users is None:
+            return {}
+        if users.first == users.last:
+            return {"user": users.first, "group": users.group, "extra_groups": []}
+        uid = next((uid for uid in range(users.first, users.last + 1) if uid not in self._taken), None)
+        if uid is None:
+            raise OSError(0, f"all {users.last - users.first + 1} users of --worker-user have a worker")
+        self._taken.add(uid)
+        return {"user": uid, "group": uid, "extra_groups": []}
+
+    def move_out(self, process: int | None, uid: int | None) -> None:
+        """The worker has ended (None: it never started): so does everything that it began."""
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process, signal.SIGKILL)  # it had a session of its own
+        if uid in self._taken:
+            _end_all_of(uid)
+            self._taken.discard(uid)
+
+    def folder(self, person: str, uid: int | None) -> str:
+        """A folder that only this person's workers enter, for what they keep: compiled kernels."""
+        if not person and uid is None:
+            return ""  # one user, who owns everything anyway
+        name = (person or "anybody") + (f"-{uid}" if uid is not None else "")
+        folder = self._base / "people" / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if uid is not None:
+            for parent in (self._base, folder.parent):
+                parent.chmod(0o711)
+            os.chown(folder, uid, -1)
+        return str(folder)
+
+
+def _end_all_of(uid: int) -> None:
+    """Kill every process of a user that is a worker's own."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid or f"\nUid:\t{uid}\t" in (entry / "status").read_text():
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+
+def confine() -> None:
+    """Give up what a worker never needs: new privileges, core dumps, being read by others, files without end."""
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):
+            if libc.prctl(option, value, 0, 0, 0):
+                raise OSError(ctypes.get_errno(), "a worker cannot be confined on this system")
+
+
+def confine_memory(device_memory: int) -> None:
+    """On a cpu device arrays are this process's memory: what a client can make it take ends here."""
+    _lower(resource.RLIMIT_DATA, _data_in_use() + 2 * device_memory + _ROOM)
+
+
+def _lower(limit: int, value: int) -> None:
+    soft, hard = resource.getrlimit(limit)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, value))
+
+
+def _data_in_use() -> int:
+    try:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmData:"))
+    except (OSError, StopIteration):
+        return 1 << 30
+
+
+def settle_in(folder: str) -> None:
+    """What this session's libraries keep goes into the person's own folder."""
+    if folder:
+        os.environ |= {"HOME": folder, "TMPDIR": folder, "XDG_CACHE_HOME": folder, "CUPY_CACHE_DIR": f"{folder}/cupy"}

@@ -1,0 +1,144 @@
+"""What a worker is kept from: secrets, privileges, other people's files, what others left in memory."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rgpu.errors import ConfigError
+from rgpu.server import confine
+from tests.support.daemons import Daemon
+from tests.support.leaks import children, command_line
+from tests.support.servers import program
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    os.environ["AWS_SECRET_ACCESS_KEY"] = "open sesame"
+    try:
+        running = Daemon()
+    finally:
+        del os.environ["AWS_SECRET_ACCESS_KEY"]
+    yield running
+    running.stop()
+
+
+def status(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def test_a_worker_has_no_secrets_and_gets_no_privileges(daemon):
+    wait_until(daemon.workers)
+    (worker, *_) = daemon.workers()
+    wait_until(lambda: status(worker)["NoNewPrivs"] == "1")
+    limits = Path(f"/proc/{worker}/limits").read_text()
+    (core,) = [line.split()[4:6] for line in limits.splitlines() if line.startswith("Max core")]
+    assert core == ["0", "0"]
+    for name in ("environ", "cmdline"):
+        try:
+            assert b"sesame" not in Path(f"/proc/{worker}/{name}").read_bytes()
+        except PermissionError:
+            assert os.getuid() != 0  # not dumpable: its own user may not look either
+
+
+def test_another_session_finds_nothing_in_memory(daemon):
+    """The pattern that a session leaves in all of its memory is not in what the next one gets."""
+    source = "import rgpu as cp; a = cp.full(8 << 20, 0x5EC2E7, 'i8'); print(int(a.sum()))"
+    program(source, str(daemon.address))
+    found = program("import rgpu as cp; print(int((cp.empty(8 << 20, 'i8') == 0x5EC2E7).sum()))", str(daemon.address))
+    assert found.stdout == "0\n"
+
+
+def test_what_of_the_environment_is_inherited():
+    given = {
+        "PATH": "/bin", "PYTHONPATH": "lib", "LC_ALL": "C", "CUDA_PATH": "/c", "RGPU_LOG_LEVEL": "debug",
+        "RGPU_TOKEN": "t", "RGPU_KEYS": "k", "SSH_AUTH_SOCK": "s", "GITHUB_TOKEN": "x", "LD_PRELOAD": "evil.so",
+    }  # fmt: skip
+    kept = confine.environment(given)
+    assert set(kept) == {"PATH", "PYTHONPATH", "LC_ALL", "CUDA_PATH", "RGPU_LOG_LEVEL"}
+    assert kept["PYTHONPATH"] == os.path.abspath("lib")
+
+
+def test_memory_beyond_the_lease_is_refused_by_the_system():
+    """A worker under its limit gets MemoryError and lives on."""
+    source = (
+        "import numpy as np; from rgpu.server import confine; confine.confine_memory(64 << 20)\n"
+        "try: np.ones(3 << 30, np.uint8)\n"
+        "except MemoryError: print('refused', np.ones(8 << 20).sum())"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "refused 8388608.0\n", done.stderr
+
+
+@pytest.mark.parametrize("wrong", ["no-such-user-here", "0", "5-4", "0-3"])
+def test_a_user_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ConfigError, match="--worker-user"):
+        confine.Quarters(wrong)
+
+
+def test_each_person_has_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    quarters = confine.Quarters()
+    first, second = quarters.folder("alice", None), quarters.folder("bob", None)
+    assert first != second and quarters.folder("", None) == ""
+    assert stat.S_IMODE(os.stat(first).st_mode) == 0o700
+
+
+def _others_can_run_this():
+    if os.getuid():
+        return False
+    command = [sys.executable, "-c", "import rgpu.server.worker, numpy, zmq, msgpack"]
+    try:
+        done = subprocess.run(command, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True)
+    except PermissionError:
+        return False
+    return done.returncode == 0
+
+
+def test_each_worker_is_a_user_of_its_own():
+    if not _others_can_run_this():
+        pytest.skip("needs root, and an interpreter that other users can read")
+    server = Daemon("--worker-user", "61000-61002", "--prestart", "1")
+    try:
+        lease = server.client.attach(0)
+        wait_until(lambda: len(server.workers()) == 2)
+        users = {status(pid)["Uid"].split()[0] for pid in server.workers()}
+        assert len(users) == 2 and users <= {"61000", "61001", "61002"}
+        assert all(set(status(pid)["Groups"].split()) <= {""} for pid in server.workers())
+        server.client.release(lease.session)
+        source = "import rgpu as cp; print(float((cp.arange(10.0) + 1).sum()))"
+        assert program(source, str(server.address)).stdout == "55.0\n"
+    finally:
+        server.stop()
+
+
+def test_what_a_worker_started_ends_with_it(tmp_path):
+    """A child that a session's native code leaves behind would run on with the worker's user and cores."""
+    script = tmp_path / "worker"
+    script.write_text(f'#!/bin/sh\nsleep 71.25 &\nexec {sys.executable} -P -m rgpu.server.worker "$@"\n')
+    script.chmod(0o755)
+    source = (
+        "import sys, time, os, rgpu.config as c; from rgpu.server.workers import WorkerPool\n"
+        "class Nobody:\n"
+        "    def watch(self, *_): pass\n"
+        "    unwatch = worker_ready = worker_told = worker_gone = watch\n"
+        "pool = WorkerPool(Nobody(), Nobody(), bind='127.0.0.1', spares={'cpu': 1}, threads=1, command=sys.argv[1:])\n"
+        "pool.tick(); time.sleep(1.0); pool.close(); print('closed', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", source, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout.readline() == "closed\n"
+        sleeping = [
+            e.name for e in Path("/proc").iterdir() if e.name.isdigit() and command_line(e.name) == "sleep 71.25"
+        ]
+        process.stdin.close()
+        assert sleeping == []
+    assert not np.any([command_line(pid).startswith("sleep 71") for pid in children()])
