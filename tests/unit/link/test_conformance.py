@@ -223,10 +223,10 @@ def test_nonsense_on_the_line_is_not_the_end(tmp_path):
     """Bytes that are no ZMTP make ZeroMQ give a connection up for good; the link dials again."""
     from tests.support.faultproxy import FaultProxy
 
-    listener = listen("tcp://127.0.0.1:0")
-    host, _, port = listener.uri.removeprefix("tcp://").rpartition(":")
+    listener = listen("zmq://127.0.0.1:0")
+    host, _, port = listener.uri.removeprefix("zmq://").rpartition(":")
     with FaultProxy((host, int(port))) as proxy:
-        client = connect(proxy.uri, ME)
+        client = connect(proxy.uri.replace("tcp://", "zmq://"), ME)
         worker = listener.accept(ME)
         try:
             until(lambda: "up" in client.events())
