@@ -361,7 +361,8 @@ class Executor:
     ) -> None:
         self.settle()
         places = source, target
-        self._lent |= collective.run(self, comm, operation, places, dtype, reduction, root)
+        if collective.run(self, comm, operation, places, dtype, reduction, root):
+            self._loop.lent = True
 
     def do_usestream(self, stream: int) -> None:
         self.backend.use_stream(self.table.get(stream) if stream else None)
