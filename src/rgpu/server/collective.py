@@ -390,7 +390,7 @@ def run(executor: Any, handle: int, operation: int, places: tuple, dtype: int, r
         lambda given, taken: comm.run(name, given, taken, reduction, root), source, target, kind
     )
     if promise is not None and places[1] is not None:
-        table, memory = executor.table, executor.table.roots.get(places[1], places[1])
+        table, memory = executor.table, executor.table.root(places[1]) or places[1]
         promise.on_error = lambda error: table.poison_memory(memory, executor.describe_error(error, (0, 0)))
     return name == "send"
 
