@@ -112,23 +112,16 @@ OURS = {
     "cupy._core._routines_math._scan_for_test": "internals.scan",
     "cupy.cuda.compiler._compile_module_with_cache": "internals.compiled",
     "cupy.cuda._compiler_cache.DiskKernelCacheBackend": "internals.KernelCache",
-    "cupyx.distributed.array._modes.REPLICA": "rgpu.cupyx.distributed.array._modes.REPLICA",
-    "cupyx.distributed.array._modes.SUM": "rgpu.cupyx.distributed.array._modes.SUM",
-    "cupyx.distributed.array._modes.PROD": "rgpu.cupyx.distributed.array._modes.PROD",
-    "cupyx.distributed.array._modes.MAX": "rgpu.cupyx.distributed.array._modes.MAX",
-    "cupyx.distributed.array._modes.MIN": "rgpu.cupyx.distributed.array._modes.MIN",
-    "cupyx.distributed.array._chunk._Chunk": "rgpu.cupyx.distributed.array._chunk._Chunk",
-    "cupyx.distributed.array._index_arith._extgcd": "rgpu.cupyx.distributed.array._index_arith._extgcd",
-    "cupyx.distributed.array._index_arith._slice_intersection": "rgpu.cupyx.distributed.array._index_arith._slice_intersection",
-    "cupyx.distributed.array._index_arith._index_for_subslice": "rgpu.cupyx.distributed.array._index_arith._index_for_subslice",
-    "cupyx.distributed.array._index_arith._normalize_index": "rgpu.cupyx.distributed.array._index_arith._normalize_index",
-    "cupyx.distributed.array._linalg.make_2d_index_map": "rgpu.cupyx.distributed.array._linalg.make_2d_index_map",
-    "cupyx.distributed._store.TCPStore": "rgpu.cupyx.distributed._store.TCPStore",
-    "cupyx.distributed._store.TCPStoreProxy": "rgpu.cupyx.distributed._store.TCPStoreProxy",
-    "cupyx.distributed._store.ExceptionAwareProcess": "rgpu.cupyx.distributed._store.ExceptionAwareProcess",
-    "cupyx.distributed._nccl_comm.NCCLBackend": "rgpu.cupyx.distributed._nccl_comm.NCCLBackend",
-    "cupyx.distributed._nccl_comm._mpi_available": "rgpu.cupyx.distributed._nccl_comm._mpi_available",
 }
+for _room, _names in {
+    "array._modes": "REPLICA SUM PROD MAX MIN",
+    "array._chunk": "_Chunk",
+    "array._index_arith": "_extgcd _slice_intersection _index_for_subslice _normalize_index",
+    "array._linalg": "make_2d_index_map",
+    "_store": "TCPStore TCPStoreProxy ExceptionAwareProcess",
+    "_nccl_comm": "NCCLBackend _mpi_available",
+}.items():
+    OURS |= {f"cupyx.distributed.{_room}.{name}": f"rgpu.cupyx.distributed.{_room}.{name}" for name in _names.split()}
 
 
 def _identities(batch_shape: Any, n: int, dtype: Any) -> Any:
