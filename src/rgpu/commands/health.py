@@ -158,8 +158,19 @@ def check_server(server: Entry) -> Iterator[Finding]:
     yield from _devices(where, server, facts)
     if server.get("draining"):
         yield Finding(WARN, where, "it is draining: no new session is taken", "rgpu drain --off, when that is over")
+    yield from _keys(where, server, facts)
+
+
+def _keys(where: str, server: Entry, facts: Entry) -> Iterator[Finding]:
     if facts.get("keys"):
-        yield Finding(OK, where, f"keys: {facts['keys']}")
+        yield Finding(OK, where, "it asks for keys, and ours fit")
+    elif server["address"].startswith(("127.", "localhost", "[::1]")):
+        yield Finding(OK, where, "no keys: only programs of its own host reach it")
+    else:
+        yield Finding(
+            WARN, where, "no keys: whoever reaches it uses its devices, and everything is in clear",
+            "rgpu-server init there, then rgpu token create for each person",
+        )  # fmt: skip
 
 
 def _distance(where: str, server: Entry, facts: Entry) -> Iterator[Finding]:

@@ -315,7 +315,8 @@ class Daemon:
         return control.State.encode(state=self._leases.state(message.session)[:256])
 
     def _snapshot(self, _asker: Any, _message: Any, person: Person) -> tuple:
-        return control.Picture.encode(server=self._picture(person) | {"facts": self._host | {"time": time.time()}})
+        facts = self._host | {"time": time.time(), "keys": self.protected}
+        return control.Picture.encode(server=self._picture(person) | {"facts": facts})
 
     def _picture(self, person: Person) -> dict[str, Any]:
         """This server as rgpu-smi and the web page show it to somebody."""

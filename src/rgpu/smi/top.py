@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import Any, ClassVar
 
-from rgpu.config import parse_seconds
+from rgpu.config import parse_address, parse_seconds
 from rgpu.smi import snapshot
 from rgpu.smi.render import unreachable
 from rgpu.smi.text import amount, duration, fit, links, milliseconds, plural, where
@@ -234,13 +234,11 @@ if App is not None:
             self.notify("paused; p goes on" if self._paused else "live again")
 
         def action_end(self) -> None:
-            from rgpu.client.control import user_name
-
             node = self._tree.cursor_node
             session = node.data if node else None
             if not session:
                 self.notify("choose a session in the tree first", severity="warning")
-            elif session["user"] != user_name():
+            elif session["user"] != _me(session["address"]):
                 owner = session["user"]
                 words = f"session {session['id']} belongs to {owner}: only its own user ends it"
                 self.notify(words, severity="warning", markup=False)
@@ -254,7 +252,6 @@ if App is not None:
         @work(thread=True)
         def _end(self, session: Entry) -> None:
             from rgpu.client.control import DaemonClient
-            from rgpu.config import parse_address
             from rgpu.errors import RgpuError
 
             client = DaemonClient(parse_address(session["address"]), 2.0)
@@ -266,6 +263,15 @@ if App is not None:
                 self.call_from_thread(self.notify, f"session {session['id']} was ended")
             finally:
                 client.close()
+
+
+def _me(address: str) -> str:
+    """Who we are to a server: the token says it, where there is one."""
+    from rgpu import tokens
+    from rgpu.client.control import user_name
+
+    token = tokens.find(parse_address(address))
+    return token.user if token else user_name()
 
 
 def _session_words(session: Entry) -> Any:
