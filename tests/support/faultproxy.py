@@ -263,6 +263,7 @@ def main() -> None:
     parser.add_argument("--bandwidth", type=float, default=0.0, help="bytes a second, each way")
     parser.add_argument("--slice", type=int, default=0, help="largest segment in bytes")
     parser.add_argument("--reset-every", type=float, default=0.0, help="seconds")
+    parser.add_argument("--corrupt", type=float, default=0.0, help="chance that what is read at once has a bit flipped")
     args = parser.parse_args()
     host, _, port = args.to.rpartition(":")
     with FaultProxy(
@@ -270,6 +271,7 @@ def main() -> None:
         latency=args.latency,
         bandwidth=args.bandwidth,
         slice_bytes=args.slice,
+        corrupt=args.corrupt,
         port=args.port,
     ) as proxy:
         print(f"{proxy.address[0]}:{proxy.address[1]} -> {args.to}", flush=True)
