@@ -24,6 +24,8 @@ import ledger as ledgers
 import report as reports
 
 VERSION = "14.2.0"
+ARRAY_API = "https://github.com/data-apis/array-api-tests"
+ARRAY_API_COMMIT = "55fcc60"
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 T1 = "math manipulation creation indexing logic sorting statistics linalg binary padding polynomial lib io misc"
@@ -51,15 +53,19 @@ def main() -> int:
     results, ledger = reports.Results(), ledgers.load()
     for path in options.merge:
         results.merge(Path(path))
-    if not options.merge:
+    if options.array_api:
+        with tempfile.TemporaryDirectory(prefix="rgpu-array-api-") as name:
+            run_array_api(options, Path(name), results)
+    elif not options.merge:
         with tempfile.TemporaryDirectory(prefix="rgpu-conformance-") as name:
             run(options, Path(name), results)
     results.save(Path(options.json))
     if options.alias:
         return tell(results, ledger)
     judged = reports.Judged(results, ledger)
-    if options.docs:
-        reports.write_docs(ROOT / "docs" / "conformance.md", results, judged)
+    if options.docs is not None:
+        table = options.docs or ("array-api" if options.array_api else "".join(options.tier) or "T1")
+        reports.write_docs(ROOT / "docs" / "conformance.md", table, results, judged)
     return reports.show(results, judged, options.failures, options.strict)
 
 
@@ -99,6 +105,43 @@ def run(options: argparse.Namespace, work: Path, results: reports.Results) -> No
         results.incomplete = True
     results.runs.append(described())
     results.read(lines)
+
+
+def run_array_api(options: argparse.Namespace, work: Path, results: reports.Results) -> None:
+    """The array API standard's own tests, on ``array_api_compat.cupy`` in a program that ``rgpu run`` starts."""
+    suite, lines = find_array_api(options.array_api, work), work / "report.jsonl"
+    server = Server(1, work, options)
+    command = [sys.executable, "-m", "rgpu.cli", "run", "-n", "1", "--", sys.executable, "-m", "pytest"]
+    command += ["array_api_tests", "-p", "recorder", "-p", "no:cacheprovider", "-q", "--tb=line", "--derandomize"]
+    command += [f"--max-examples={options.examples}", "--disable-deadline", f"--timeout={options.test_timeout}"]
+    command += ["-n", str(options.jobs)] if options.jobs > 1 else []
+    environment = {
+        **os.environ,
+        "ARRAY_API_TESTS_MODULE": "array_api_compat.cupy",
+        "RGPU_CHECK_PREDICTION": "1",
+        "RGPU_CONFORMANCE_REPORT": str(lines),
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    try:
+        environment["RGPU_SERVERS"] = server.address()
+        log = None if options.verbose else subprocess.DEVNULL
+        done = subprocess.run(command + options.pytest, cwd=suite, env=environment, stdout=log, stderr=log, check=False)
+    finally:
+        server.stop()
+    results.incomplete = done.returncode not in (0, 1)
+    results.runs.append(described())
+    results.read(lines)
+
+
+def find_array_api(given: str, work: Path) -> Path:
+    """A checkout of data-apis/array-api-tests: given, or cloned ("clone") at the commit the ledger is about."""
+    if given != "clone":
+        return Path(given).resolve()
+    place = work / "array-api-tests"
+    subprocess.run(["git", "clone", "--quiet", ARRAY_API, str(place)], check=True)
+    subprocess.run(["git", "-C", str(place), "checkout", "--quiet", ARRAY_API_COMMIT], check=True)
+    subprocess.run(["git", "-C", str(place), "submodule", "--quiet", "update", "--init", "--depth=1"], check=True)
+    return place
 
 
 def watch(process: subprocess.Popen, options: argparse.Namespace, lines: Path, servers: list) -> None:
@@ -177,10 +220,22 @@ def parse() -> argparse.Namespace:
     parser.add_argument("-v", "--verbose", action="store_true", help="show pytest's own output")
     parser.add_argument("--strict", action="store_true", help="an expected failure that passes fails the run")
     parser.add_argument("--merge", action="append", default=[], metavar="JSON", help="run nothing; join saved results")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/conformance.md")
+    parser.add_argument(
+        "--docs",
+        metavar="NAME",
+        nargs="?",
+        const="",
+        help="write docs/conformance.md's table of this name: T1, T2, T3, T4, array-api (default: the tier's)",
+    )
     parser.add_argument("--alias", action="store_true", help="NumPy in rgpu's place: writes telling.txt")
     parser.add_argument("--mutant", metavar="DIR", help="first on the servers' PYTHONPATH: breaks them for a guard")
     parser.add_argument("--kill-servers-after", type=int, default=0, metavar="TESTS", help="for a guard")
+    parser.add_argument(
+        "--array-api",
+        metavar="DIR",
+        help='run the array API tests of this checkout instead; "clone" gets one',
+    )
+    parser.add_argument("--examples", type=int, default=10, help="hypothesis' examples for each array API test")
     parser.add_argument("--fetch", action="store_true", help="only make sure that the tests are there")
     parser.add_argument("pytest", nargs="*", help="after --: arguments for pytest")
     options = parser.parse_args()
