@@ -336,3 +336,9 @@ def test_shapes_may_be_arrays_of_numbers(cp):
     axes, s = np.array([0, 1]), np.array([4, 4])
     np.testing.assert_allclose(cp.fft.fft2(b, s=s, axes=axes).get(), np.fft.fft2(b.get(), s=(4, 4), axes=(0, 1)))
     np.testing.assert_array_equal(cp.fft.fftshift(b, axes=axes).get(), b.get())
+
+
+def test_a_sequence_inside_an_index_may_be_a_tuple(cp):
+    x = np.arange(24).reshape(2, 3, 4)
+    for index in [((0, 1), (2, 0)), ((1, 0), (2, 0), slice(None)), (slice(None), (0, 2))]:
+        np.testing.assert_array_equal(cp.asarray(x)[index].get(), x[index])

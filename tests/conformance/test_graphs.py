@@ -114,3 +114,19 @@ def test_waiting_can_be_forbidden(cp):
         with cupyx.allow_synchronize(True):
             assert b.tolist() == [3, 4]
     assert b.tolist() == [3, 4]
+
+
+def test_two_streams_capture_at_once(cp, stream):
+    other, a = cp.cuda.Stream(non_blocking=True), cp.arange(3)
+    stream.begin_capture()
+    other.begin_capture()
+    with stream:
+        b = a + 1
+    with other:
+        c = a * 5
+    graphs = [stream.end_capture(), other.end_capture()]
+    a += 1
+    graphs[0].launch()
+    assert b.tolist() == [2, 3, 4]
+    graphs[1].launch()
+    assert c.tolist() == [5, 10, 15]

@@ -369,3 +369,11 @@ def test_the_cache_of_binaries_is_bounded_by_use(tmp_path):
     assert len(list(tmp_path.iterdir())) == 10
     build.trim(tmp_path, 700)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["0", "6", "7", "8", "9"]
+
+
+def test_the_magnitude_of_complex_numbers_is_numpys(cp):
+    random = np.random.default_rng(4)
+    special = [0, np.inf + 1j, complex(np.nan, 1), 3 + 4j]
+    z = np.concatenate([random.random(500) * 1e200 + 1j * random.random(500), special])
+    size = cp.ElementwiseKernel("complex128 z", "float64 r", "r = abs(z)")
+    np.testing.assert_array_equal(size(cp.asarray(z)).get(), np.abs(z))

@@ -148,7 +148,7 @@ def waits(pointer: int, event: int) -> None:
     if of(pointer) is None:
         capture.forked[pointer] = False
         commands, held = handles.stream(pointer)
-        issue.submit(commands, "graph.join", held)
+        issue.submit(commands, "graph.join", handles.find(capture.origin), held)
         _tell(commands)
 
 

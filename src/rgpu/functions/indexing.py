@@ -219,8 +219,8 @@ def _parse(array: Remote, index: Any) -> tuple[list, bool]:
         elif isinstance(item, bool | np.bool_):
             parts.append(np.asarray(item))
             basic = False
-        elif isinstance(item, Remote | list | np.ndarray):
-            if isinstance(item, list):
+        elif isinstance(item, Remote | list | tuple | np.ndarray):
+            if isinstance(item, list | tuple):
                 item = creation.array(item) if _has_arrays(item) else _host_index(item)
             parts.append(_checked_index(item))
             basic = False

@@ -151,7 +151,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "stream.join": lambda backend, stream: None,  # the stream itself is the order
     "stream.query": lambda backend, stream=None: _stream(stream).done,
     "graph.begin": lambda backend, stream, mode: stream.begin_capture(mode),
-    "graph.join": lambda backend, stream: None,  # CUDA sees the event
+    "graph.join": lambda backend, origin, stream: None,  # CUDA sees the event
     "graph.end": lambda backend, stream: stream.end_capture(),
     "graph.cancel": _cancel_capture,
     "graph.launch": lambda backend, graph, stream=None: graph.launch(_stream(stream)),

@@ -2,7 +2,7 @@
 
 What makes new arrays runs once while it is recorded, so that they exist, with content that means nothing yet, as
 under CUDA; what changes an array does not run before the launch. A launch writes into the very arrays of the
-recording. Each worker records one graph at a time. Must never read from a client.
+recording. Must never read from a client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rgpu.server.table import Table
 from rgpu.wire import ops
 from rgpu.wire.functions import TABLE
 
-_UNSUPPORTED = 900  # cudaErrorStreamCaptureUnsupported
 _CALLS = (ops.Unary, ops.Binary, ops.Call, ops.Put)  # what makes arrays, of content that a launch makes anew
 _CHANGES = (ops.Inplace, ops.Write)
 _ABOUT_STREAMS = ("stream.", "event.", "graph.", "memory.", "device.")
@@ -56,43 +55,50 @@ class Recorder:
     def __init__(self, executor: Any) -> None:
         self._executor = executor
         self._plain: list = []
-        self.graph: CpuGraph | None = None
+        self._graphs: list[CpuGraph] = []  # in the making
 
     def begin(self, stream: Any) -> None:
-        """Record what runs on this stream from now on. Raises CUDARuntimeError while another one captures."""
-        if self.graph is not None:
-            from rgpu.server.cpu.device import CUDARuntimeError
-
-            raise CUDARuntimeError(_UNSUPPORTED)
-        self.graph, handlers = CpuGraph(stream), self._executor.handlers
+        """Record what runs on this stream from now on."""
+        self._graphs.append(CpuGraph(stream))
+        if len(self._graphs) > 1:
+            return
+        handlers = self._executor.handlers
         self._plain = list(handlers)
         for tag, command in ops.Command.registry.items():
             if issubclass(command, (*_CALLS, *_CHANGES)):
                 gate, method = handlers[tag]
                 handlers[tag] = gate, self._watched(command, method)
 
-    def join(self, stream: Any) -> None:
+    def join(self, origin: Any, stream: Any) -> None:
         """Another stream takes part: it waits for an event of one that is recorded."""
-        if self.graph is not None:
-            self.graph.streams.append(stream)
-
-    def end(self) -> CpuGraph | None:
-        graph, self.graph = self.graph, None
+        graph = self._of(origin)
         if graph is not None:
-            self._executor.handlers[:] = self._plain
+            graph.streams.append(stream)
+
+    def end(self, stream: Any) -> CpuGraph | None:
+        """What the stream recorded. None: those that were dropped meanwhile end, and record nothing."""
+        graph = self._of(stream)
+        gone = [graph]
+        if stream is None:
+            alive = {id(x) for x in self._executor.table.entries.values()}
+            gone = [x for x in self._graphs if id(x.streams[0]) not in alive]
+        self._graphs = [x for x in self._graphs if all(x is not y for y in gone)]
+        if not self._graphs and self._plain:
+            self._executor.handlers[:], self._plain = self._plain, []
         return graph
+
+    def _of(self, stream: Any) -> CpuGraph | None:
+        """The recording that a stream takes part in."""
+        return next((graph for graph in self._graphs if any(x is stream for x in graph.streams)), None)
 
     def _watched(self, command: type, method: Callable[..., None]) -> Callable[..., None]:
         def record(*fields: Any) -> None:
-            graph, entries = self.graph, self._executor.table.entries
+            entries = self._executor.table.entries
             function = (
                 TABLE[fields[0]].name if issubclass(command, ops.Call | ops.Unary | ops.Binary | ops.Inplace) else ""
             )
-            if (
-                graph is None
-                or self._executor.backend.stream not in graph.streams
-                or function.startswith(_ABOUT_STREAMS)
-            ):
+            graph = self._of(self._executor.backend.stream)
+            if graph is None or function.startswith(_ABOUT_STREAMS):
                 method(*fields)
                 return
             named = {handle: entries[handle] for handle in _numbers(fields) if handle in entries}

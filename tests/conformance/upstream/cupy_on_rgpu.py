@@ -87,10 +87,10 @@ def _counted() -> tuple[int, int]:
         return 0, 0
     _drain()
     live = [device for device in pool._pool.devices if device.attached]
-    issued = sum(pool.counted(device.stream).commands for device in live)
     addresses = list({device.daemon.address for device in live})
-    executed, end = -1, time.monotonic() + 5
+    issued, executed, end = 0, -1, time.monotonic() + 5
     while executed != issued and time.monotonic() < end:
+        issued = sum(pool.counted(device.stream).commands for device in live)  # freed arrays leave by themselves
         sessions = [s for server in snapshot.take(addresses) for d in server["devices"] for s in d["sessions"]]
         executed = sum(s["commands"] for s in sessions if s["pid"] == os.getpid())
         time.sleep(0.1)  # between two questions; nothing announces a worker's report

@@ -13,14 +13,19 @@ struct Min {
     template <class T> T operator()(const T& a, const T& b) const { return b < a ? b : a; }
 };
 
+// halves are added up as floats
+template <class T> struct wide { using type = T; };
+template <class F> struct wide<rgpu::narrow_float<F>> { using type = float; };
+
 template <class T, int width = 32>
 struct WarpReduce {
     struct TempStorage {};
     explicit WarpReduce(TempStorage&) {}
     // the result is the first lane's
-    template <class F> T Reduce(T value, F f) const {
+    template <class F> T Reduce(T given, F f) const {
+        typename wide<T>::type value = given;
         for (int step = 1; step < width; step *= 2) value = f(value, __shfl_down_sync(~0u, value, step, width));
-        return value;
+        return (T)value;
     }
     T Sum(T value) const { return Reduce(value, cub::Sum()); }
 };
@@ -33,13 +38,15 @@ struct BlockReduce {
     TempStorage& place;
     explicit BlockReduce(TempStorage& place) : place(place) {}
     // the result is the first thread's
-    template <class F> T Reduce(T value, F f, int count = x * y * z) const {
+    template <class F> T Reduce(T given, F f, int count = x * y * z) const {
+        using W = typename wide<T>::type;
         const int i = rgpu::block->current->linear;
-        place.values[i] = value;
+        place.values[i] = given;
         __syncthreads();
+        W value = given;
         if (i == 0)
-            for (int k = 1; k < count; ++k) value = f(value, place.values[k]);
-        return value;
+            for (int k = 1; k < count; ++k) value = f(value, (W)place.values[k]);
+        return (T)value;
     }
     T Sum(T value) const { return Reduce(value, cub::Sum()); }
     T Sum(T value, int count) const { return Reduce(value, cub::Sum(), count); }

@@ -74,7 +74,16 @@ RGPU_COMPARE(<=, a.re == b.re ? a.im <= b.im : a.re <= b.re)
 RGPU_COMPARE(>=, a.re == b.re ? a.im >= b.im : a.re >= b.re)
 #undef RGPU_COMPARE
 
-template <class T> T abs(const complex<T>& z) { return std::hypot(z.re, z.im); }
+// NumPy's way, to the last place: scaled by the larger part.
+template <class T> T magnitude(T x, T y) {
+    x = std::fabs(x), y = std::fabs(y);
+    const T large = x < y ? y : x, small = x < y ? x : y;
+    if (std::isinf(large) || std::isinf(small)) return std::numeric_limits<T>::infinity();
+    if (large == 0 || x != x || y != y) return x + y;
+    const T ratio = small / large;
+    return std::sqrt(std::fma(ratio, ratio, T(1))) * large;
+}
+template <class T> T abs(const complex<T>& z) { return magnitude(z.re, z.im); }
 template <class T> T arg(const complex<T>& z) { return std::atan2(z.im, z.re); }
 template <class T> T norm(const complex<T>& z) { return z.re * z.re + z.im * z.im; }
 template <class T> complex<T> conj(const complex<T>& z) { return {z.re, -z.im}; }
@@ -115,7 +124,7 @@ typedef double2 cuDoubleComplex;
         thrust::complex<R> z = thrust::complex<R>(a.x, a.y) / thrust::complex<R>(b.x, b.y);               \
         return {z.re, z.im};                                                                              \
     }                                                                                                     \
-    static inline R cuCabs##s(C z) { return std::hypot(z.x, z.y); }                                       \
+    static inline R cuCabs##s(C z) { return thrust::magnitude(z.x, z.y); }                                       \
     static inline C cuCfma##s(C a, C b, C c) { return cuCadd##s(cuCmul##s(a, b), c); }
 RGPU_CUCOMPLEX(float, cuFloatComplex, float, f, make_cuFloatComplex)
 RGPU_CUCOMPLEX(double, cuDoubleComplex, double, , make_cuDoubleComplex)
