@@ -29,19 +29,22 @@ static size_t ring_size(size_t capacity) { return sizeof(ring) + capacity; }
 size_t rgpu_shm_size(size_t capacity) { return 2 * ring_size(capacity); }
 
 /* How many bytes can be read, or -1 when the writer claims what cannot be. */
-static int64_t readable(const shm *t) {
+static int64_t readable(const shm *t)
+{
     uint64_t n = atomic_load_explicit(&t->in->head, memory_order_acquire) - t->read;
     return n <= t->capacity ? (int64_t)n : -1;
 }
 
-static int64_t writable(const shm *t) {
+static int64_t writable(const shm *t)
+{
     uint64_t n = t->written - atomic_load_explicit(&t->out->tail, memory_order_acquire);
     return n <= t->capacity ? (int64_t)(t->capacity - n) : -1;
 }
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-static int64_t shm_read(rgpu_transport *base, void *out, size_t size) {
+static int64_t shm_read(rgpu_transport *base, void *out, size_t size)
+{
     shm *t = (shm *)base;
     size_t done = 0;
     while (done < size) {
@@ -61,7 +64,8 @@ static int64_t shm_read(rgpu_transport *base, void *out, size_t size) {
     return (int64_t)done;
 }
 
-static int64_t shm_write(rgpu_transport *base, const void *in, size_t size) {
+static int64_t shm_write(rgpu_transport *base, const void *in, size_t size)
+{
     shm *t = (shm *)base;
     size_t done = 0;
     while (done < size) {
@@ -81,7 +85,8 @@ static int64_t shm_write(rgpu_transport *base, const void *in, size_t size) {
     return (int64_t)done;
 }
 
-static int shm_doze(rgpu_transport *base, int writing) {
+static int shm_doze(rgpu_transport *base, int writing)
+{
     shm *t = (shm *)base;
     atomic_store(&t->in->reader_dozes, 1);
     if (writing)
@@ -95,7 +100,8 @@ static int shm_doze(rgpu_transport *base, int writing) {
     return 0;
 }
 
-static int shm_ring(rgpu_transport *base) {
+static int shm_ring(rgpu_transport *base)
+{
     shm *t = (shm *)base;
     if (!t->rang)
         return 0;
@@ -106,12 +112,14 @@ static int shm_ring(rgpu_transport *base) {
     return reader || writer;
 }
 
-static int shm_busy(rgpu_transport *base) {
+static int shm_busy(rgpu_transport *base)
+{
     (void)base;
     return 0;
 }
 
-static int shm_fd(rgpu_transport *base) {
+static int shm_fd(rgpu_transport *base)
+{
     (void)base;
     return -1;
 }
@@ -120,7 +128,8 @@ static void shm_close(rgpu_transport *base) { free(base); }
 
 static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_busy, shm_fd, shm_close};
 
-rgpu_transport *rgpu_shm_open(void *shared, size_t capacity, int side) {
+rgpu_transport *rgpu_shm_open(void *shared, size_t capacity, int side)
+{
     if (capacity == 0 || (capacity & (capacity - 1)) || ((uintptr_t)shared & (LINE - 1)))
         return NULL;
     shm *t = calloc(1, sizeof *t);

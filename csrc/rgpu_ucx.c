@@ -66,7 +66,8 @@ typedef struct {
 
 static int is_error(const void *p) { return (uintptr_t)p >= (uintptr_t)(intptr_t)UCS_ERR_LAST; }
 
-static int load(const char *path, char *why, size_t size) {
+static int load(const char *path, char *why, size_t size)
+{
     static const struct { const char *name; void **to; } names[] = {
         {"ucp_init_version", (void **)&ucp.init_version},
         {"ucp_worker_create", (void **)&ucp.worker_create},
@@ -99,7 +100,8 @@ static int load(const char *path, char *why, size_t size) {
     return 0;
 }
 
-int rgpu_ucx_load(const char *path, char *why, size_t size) {
+int rgpu_ucx_load(const char *path, char *why, size_t size)
+{
     if (context != NULL)
         return 0;
     if (load(path, why, size))
@@ -114,14 +116,16 @@ int rgpu_ucx_load(const char *path, char *why, size_t size) {
     return 0;
 }
 
-static void on_failure(void *arg, void *ep, status why) {
+static void on_failure(void *arg, void *ep, status why)
+{
     (void)ep;
     (void)why;
     ((ucx *)arg)->failed = 1;
 }
 
 /* Whether a request is over; it is freed then. */
-static int over(ucx *t, void **request) {
+static int over(ucx *t, void **request)
+{
     if (*request == NULL)
         return 1;
     status now = ucp.request_check_status(*request);
@@ -133,12 +137,14 @@ static int over(ucx *t, void **request) {
     return 1;
 }
 
-static void progress(ucx *t) {
+static void progress(ucx *t)
+{
     while (ucp.worker_progress(t->worker))
         ;
 }
 
-static void *free_slot(ucx *t, int *which) {
+static void *free_slot(ucx *t, int *which)
+{
     for (int i = 0; i < SLOTS; i++)
         if (over(t, &t->sending[i])) {
             *which = i;
@@ -147,7 +153,8 @@ static void *free_slot(ucx *t, int *which) {
     return NULL;
 }
 
-static int64_t ucx_write(rgpu_transport *base, const void *in, size_t size) {
+static int64_t ucx_write(rgpu_transport *base, const void *in, size_t size)
+{
     ucx *t = (ucx *)base;
     ucp_request_param plain = {0};
     size_t done = 0;
@@ -171,7 +178,8 @@ static int64_t ucx_write(rgpu_transport *base, const void *in, size_t size) {
 }
 
 /* Take in the next message, if there is one. */
-static void receive(ucx *t) {
+static void receive(ucx *t)
+{
     if (t->receiving == NULL && t->coming == 0) {
         ucp_tag_info info;
         ucp_request_param plain = {0};
@@ -198,7 +206,8 @@ static void receive(ucx *t) {
     }
 }
 
-static int64_t ucx_read(rgpu_transport *base, void *out, size_t size) {
+static int64_t ucx_read(rgpu_transport *base, void *out, size_t size)
+{
     ucx *t = (ucx *)base;
     size_t done = 0;
     progress(t);
@@ -217,7 +226,8 @@ static int64_t ucx_read(rgpu_transport *base, void *out, size_t size) {
     return (int64_t)done;
 }
 
-static int ucx_doze(rgpu_transport *base, int writing) {
+static int ucx_doze(rgpu_transport *base, int writing)
+{
     ucx *t = (ucx *)base;
     int which;
     progress(t);
@@ -228,12 +238,14 @@ static int ucx_doze(rgpu_transport *base, int writing) {
     return ucp.worker_arm(t->worker) == UCS_OK;
 }
 
-static int ucx_ring(rgpu_transport *base) {
+static int ucx_ring(rgpu_transport *base)
+{
     (void)base;
     return 0; /* UCX wakes the other side by itself */
 }
 
-static int ucx_busy(rgpu_transport *base) {
+static int ucx_busy(rgpu_transport *base)
+{
     ucx *t = (ucx *)base;
     int busy = 0;
     progress(t);
@@ -242,12 +254,14 @@ static int ucx_busy(rgpu_transport *base) {
     return busy;
 }
 
-static int ucx_fd(rgpu_transport *base) {
+static int ucx_fd(rgpu_transport *base)
+{
     int fd = -1;
     return ucp.worker_get_efd(((ucx *)base)->worker, &fd) == UCS_OK ? fd : -1;
 }
 
-static void ucx_close(rgpu_transport *base) {
+static void ucx_close(rgpu_transport *base)
+{
     ucx *t = (ucx *)base;
     if (t->ep != NULL) {
         for (int i = 0; i < 1000 && !t->failed && ucx_busy(base); i++)
@@ -270,7 +284,8 @@ static void ucx_close(rgpu_transport *base) {
 
 static const rgpu_transport_ops ucx_ops = {ucx_read, ucx_write, ucx_doze, ucx_ring, ucx_busy, ucx_fd, ucx_close};
 
-rgpu_transport *rgpu_ucx_open(uint64_t tag) {
+rgpu_transport *rgpu_ucx_open(uint64_t tag)
+{
     ucp_worker_params params = {.mask = WORKER_THREAD_MODE, .thread_mode = SERIALIZED};
     ucx *t = context == NULL ? NULL : calloc(1, sizeof *t);
     if (t == NULL)
@@ -284,7 +299,8 @@ rgpu_transport *rgpu_ucx_open(uint64_t tag) {
     return &t->base;
 }
 
-int64_t rgpu_ucx_address(rgpu_transport *base, void *out, size_t size) {
+int64_t rgpu_ucx_address(rgpu_transport *base, void *out, size_t size)
+{
     ucx *t = (ucx *)base;
     void *address;
     size_t length;
@@ -296,7 +312,8 @@ int64_t rgpu_ucx_address(rgpu_transport *base, void *out, size_t size) {
     return length <= size ? (int64_t)length : -1;
 }
 
-int rgpu_ucx_connect(rgpu_transport *base, const void *address, uint64_t tag) {
+int rgpu_ucx_connect(rgpu_transport *base, const void *address, uint64_t tag)
+{
     ucx *t = (ucx *)base;
     ucp_ep_params params = {.mask = EP_ADDRESS | EP_ERR_MODE | EP_ERR_HANDLER, .address = address,
                             .err_mode = ERR_MODE_PEER, .failed = on_failure, .arg = t};

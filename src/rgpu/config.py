@@ -263,7 +263,7 @@ class ServerConfig:
     allow_native_kernels: bool | None = _setting(None, parse_flag, "RGPU_ALLOW_NATIVE_KERNELS")
     http: Address | None = _setting(None, parse_http, "RGPU_HTTP")  # the web page and the metrics; None: off
     http_token_file: str | None = _setting(None, parse_path, "RGPU_HTTP_TOKEN_FILE")  # needed off loopback
-    links: tuple[str, ...] = _setting(("tcp", "shm", "ucx"), parse_links, "RGPU_LINKS")  # offered to clients
+    links: tuple[str, ...] = _setting(("auto",), parse_links, "RGPU_LINKS")  # auto: tcp, shm; ucx with RDMA
     log_level: str = _setting("info", parse_level, "RGPU_LOG_LEVEL")
 
     section = "server"

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +30,8 @@ from rgpu.wire import codec, limits, ops, values
 BATCH = 512  # commands that leave together; 256 to 1,024 measured best
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
-_BUFFERS = 24  # chunks on their way at most; the worker confirms them by the eight (session.receiver)
+LIE = 256 << 10  # bytes: a source of this size or more is not copied before it is sent
+COPIED = 5e9  # bytes a second that are copied into fresh memory
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
 
@@ -74,7 +74,6 @@ class CommandStream(Queue):
         self._batch = 0
         self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
         self._sent_places: dict[int, Any] = {}
-        self._buffers: deque[tuple[int, memoryview]] = deque()  # (message up to which it is in use, memory)
         self._replies: dict[int, Any] = {}
         self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
         self._sinks: dict[int, tuple[memoryview, list]] = {}
@@ -121,35 +120,29 @@ class CommandStream(Queue):
     def write(self, handle: int, data: memoryview) -> None:
         """Send a contiguous array's bytes in chunks; the source may change afterwards.
 
-        Returns when the last chunk is copied, not when it has arrived; waits only while the
-        window of unacknowledged bytes is full.
+        Large sources are sent as they lie; what the worker does not have yet at the end is copied. Waits
+        only while the window of unacknowledged bytes is full, and no longer than copying would take.
         """
         place = failures.place_of(sys._getframe(1))
-        for start in range(0, len(data), limits.CHUNK_BYTES):
-            part = data[start : start + limits.CHUNK_BYTES]
-            with self.lock:  # for each chunk: other threads may have their turn between them
-                self.flush()
-                head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])
-                if not self._await_room(len(head) + len(part)):
-                    raise TimeoutError(f"{self.name} takes no more data")
-                buffer = self._buffer() if len(part) == limits.CHUNK_BYTES else memoryview(bytearray(len(part)))
-                buffer[:] = part
+        if len(data) < LIE:
+            data = memoryview(bytes(data))
+        posted: list[tuple[int, list]] = []
+        try:
+            for start in range(0, len(data), limits.CHUNK_BYTES):
+                part = data[start : start + limits.CHUNK_BYTES]
+                with self.lock:  # for each chunk: other threads may have their turn between them
+                    self.flush()
+                    head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])
+                    if not self._await_room(len(head) + len(part)):
+                        raise TimeoutError(f"{self.name} takes no more data")
+                    frames = [head, part]
+                    with shield:
+                        self._post(frames, [place])
+                        posted.append((self.connection.session.progress[0], frames))
+        finally:
+            if len(data) >= LIE:
                 with shield:
-                    self._post([head, buffer], [place])
-                    if len(part) == limits.CHUNK_BYTES:
-                        self._buffers.append((self.connection.session.progress[0], buffer))
-
-    def _buffer(self) -> memoryview:
-        """Memory for one chunk: the oldest buffer, once the worker holds what it carried. The pages of
-        fresh memory cost as much as the copy, and few buffers stay in the processor's cache."""
-        buffers, connection = self._buffers, self.connection
-        if len(buffers) < _BUFFERS and not (buffers and buffers[0][0] <= connection.session.progress[1]):
-            connection.pump()
-            if not (buffers and buffers[0][0] <= connection.session.progress[1]):
-                return memoryview(bytearray(limits.CHUNK_BYTES))
-        while buffers[0][0] > connection.session.progress[1]:
-            self._move_on(lambda: buffers[0][0] <= connection.session.progress[1])
-        return buffers.popleft()[1]
+                    self.connection.keep(posted, len(data) / COPIED)
 
     # ---- sending --------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rgpu.link.curve import ServerKeys
     from rgpu.tokens import Token
 
-__all__ = ["KINDS", "PROTECTED", "Link", "Listener", "connect", "listen", "possible"]
+__all__ = ["KINDS", "PROTECTED", "Link", "Listener", "connect", "listen", "offered"]
 
 KINDS = ("shm", "ucx", "tcp", "zmq")  # the best first
 PROTECTED = ("zmq",)  # where keys are asked for, nothing else will do
@@ -60,28 +60,24 @@ def _dial(places: list, identity: bytes) -> Link:
     return DialledLink(identity, places)
 
 
-def possible(kind: str) -> bool:
-    """Whether a server on this machine can offer such links, and a client could want them."""
-    module = importlib.import_module(f"rgpu.link.{_MODULES[kind]}") if kind in ("shm", "ucx") else None
-    return module is None or not module.missing()
+def listen(uri: str, keys: ServerKeys | None = None) -> Listener:
+    """The worker's end. ``tcp://host:0`` takes a free port: see the listener's ``uri``. Listeners of stream
+    links can ``join``: one end at several places. ``keys``: who may connect, over a kind that they protect."""
+    if keys is None:
+        return _module(uri).listen(uri)
+    if _scheme(uri) not in PROTECTED:
+        raise ConfigError(f"links of the kind {_scheme(uri)!r} are not protected by keys")
+    return _module(uri).listen(uri, keys)
 
 
-def listen(*uris: str, keys: ServerKeys | None = None) -> Listener:
-    """The worker's end. ``tcp://host:0`` takes a free port: see the listener's ``uris``. ``keys``: who may
-    connect; only to one place, of a kind that they protect."""
-    if keys is not None:
-        (uri,) = uris
-        if _scheme(uri) not in PROTECTED:
-            raise ConfigError(f"links of the kind {_scheme(uri)!r} are not protected by keys")
-        return _module(uri).listen(uri, keys)
-    listener = _module(uris[0]).listen(uris[0])
-    for uri in uris[1:]:
-        try:
-            listener = listener.join(_module(uri).listen(uri))
-        except BaseException:
-            listener.close()
-            raise
-    return listener
+def offered(kinds: Sequence[str]) -> list[str]:
+    """The kinds of links, of those named, that a server on this machine can offer. "auto": the usual ones."""
+    from rgpu.link import shm, ucx
+
+    if "auto" in kinds:
+        kinds = ["tcp", "shm", *(["ucx"] if ucx.worthwhile() else [])]
+    checked: dict[str, Any] = {"shm": shm, "ucx": ucx}
+    return [kind for kind in kinds if kind not in checked or not checked[kind].missing()]
 
 
 def _scheme(uri: str) -> str:

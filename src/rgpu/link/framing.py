@@ -110,6 +110,7 @@ class Reader:
         self.fresh = False  # bytes have come since ``read`` found no whole message
         self.heard = True  # bytes have come; set False by who wants to know
         self.signs = 0  # of life
+        self._emptied = False  # the pipe gave less than it was asked for
 
     def fill(self) -> bool:
         """Take in what has come, without waiting. Whether anything has."""
@@ -126,6 +127,7 @@ class Reader:
             got = self._pipe.read_into(self._buffer[self._high :] if self._high else self._buffer)
             self._high += got
         if got:
+            self._emptied = self._place is None and self._high < BUFFER
             self.fresh = self.heard = True
             return True
         return False
@@ -136,8 +138,8 @@ class Reader:
             frames = self._parse(sink)
             if frames is not None:
                 return frames
-            if not self.fill():
-                self.fresh = False
+            if self._emptied or not self.fill():  # a look in vain costs as much as a message
+                self.fresh = self._emptied = False
                 return None
 
     def _parse(self, sink: Sink | None) -> list | None:

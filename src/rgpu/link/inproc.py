@@ -45,7 +45,7 @@ class InprocLink(Link):
             peer = self._peer
             if peer is None or len(peer._inbox) >= HIGH_WATER:
                 return False
-            peer._inbox.append([bytes(f) if len(f) < copy_below else f for f in frames])
+            peer._inbox.append([bytes(f) for f in frames])
             self.sent_bytes += sum(map(len, frames))
             peer._changed.notify_all()
             return True

@@ -289,7 +289,11 @@ class ZmqLink(Link):
 
 class DealerLink(ZmqLink):
     """The client's end: connects, and connects again by itself whenever the connection is gone. ZeroMQ does so after
-    an end of the line; after bytes that make no sense (or a handshake that failed) it gives up, and we do it."""
+    an end of the line; after bytes that make no sense (or a handshake that failed) it gives up, and we do it.
+    Copies what it sends: ZeroMQ does not say when it has read a large frame, and callers want their memory back."""
+
+    def send(self, frames: list, copy_below: int = COPY_BELOW) -> bool:
+        return super().send(frames, limits.FRAME_BYTES + 1)
 
     def __init__(self, uri: str, identity: bytes, token: Token | None = None) -> None:
         new = _new_socket(zmq.DEALER, OPTIONS)

@@ -47,6 +47,10 @@ class Backend(ABC):
     def to_host(self, array: Any, order: str) -> np.ndarray:
         """The content in host memory, contiguous in ``order``."""
 
+    def memory(self, array: Any, offset: int, size: int) -> memoryview | None:
+        """At most ``size`` bytes of the array's memory from ``offset`` on, where a host can write; else None."""
+        return None
+
     @abstractmethod
     def write(self, array: Any, offset: int, data: Any) -> None:
         """Copy host bytes into a contiguous array, ``offset`` bytes from its beginning."""

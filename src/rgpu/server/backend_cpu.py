@@ -62,6 +62,9 @@ class CpuBackend(Backend):
     def to_host(self, array: Any, order: str) -> np.ndarray:
         return np.asarray(array, order=order)
 
+    def memory(self, array: Any, offset: int, size: int) -> memoryview | None:
+        return memoryview(memory_of(array))[offset : offset + size] if array.flags.writeable else None
+
     def write(self, array: Any, offset: int, data: Any) -> None:
         memory = memory_of(array)
         source = np.frombuffer(data, np.uint8)

@@ -90,6 +90,7 @@ class Executor:
         self.decode = values.Decoder(self.argument)
         self.arguments: list = []  # what the call that runs was given, and what it has made
         self._payload: list = []
+        self._placed: memoryview | None = None  # memory of an array that a payload was received into
         handlers: list = [None] * (max(ops.Command.registry) + 1)
         for tag, command in ops.Command.registry.items():
             method = getattr(self, f"do_{command.__name__.lower()}")
@@ -330,7 +331,28 @@ class Executor:
             raise ProtocolError(f"payload frame {frame} is missing")
         target = self.array(self.table.get(handle))
         self.settle()
-        self.backend.write(target, offset, self._payload[frame])
+        data = self._payload[frame]
+        placed, self._placed = self._placed, None
+        if placed is None or _address(data) != _address(placed):  # else it was received in place
+            self.backend.write(target, offset, data)
+
+    def place(self, frames: list) -> memoryview | None:
+        """Where the payload of a message that consists of one Write belongs, so that it is received in place:
+        asked only while nothing runs and nothing waits to be run. None: anywhere."""
+        self._placed = None
+        if len(frames) != 1 or self._lent:
+            return None
+        try:
+            _, commands = _opened(frames)
+            (command,) = commands
+            if command[0] != ops.Write.tag:
+                return None
+            ops.Write.check_fields(command[1:])
+            _, handle, offset, _ = command
+            self._placed = self.backend.memory(self.table.get(handle), offset, limits.CHUNK_BYTES)
+        except Exception:  # executing the message says what is wrong
+            return None
+        return self._placed
 
     def do_read(self, reply_to: int, handle: int, order: int, dtype: Any, shape: list) -> None:
         array = self.array(self.table.get(handle))
@@ -408,6 +430,10 @@ class Executor:
         return call(*[decode(x) for x in args], **{name: decode(x) for name, x in kwargs.items()})
 
 
+def _address(data: Any) -> int:
+    return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+
+
 def plain(result: Any) -> Any:
     """Named tuples and the like as plain tuples."""
     if isinstance(result, tuple):
@@ -483,9 +509,14 @@ class Service:
     def __init__(self, connection: Any, backend: Backend, peers: Peers | None = None) -> None:
         self.connection = connection
         self.executor = Executor(backend, connection.post, connection.flush, peers)
+        connection.sink = self._sink
         self._busy = 0.0  # seconds spent executing up to ``_since``
         self._since: float | None = None  # when the present message began to execute
         self._told = (time.monotonic(), 0.0)
+
+    def _sink(self, frames: list) -> memoryview | None:
+        """Where the next payload goes."""
+        return self.executor.place(frames) if self.connection.session.idle else None
 
     def telemetry(self) -> dict:
         """{'memory_used', 'commands', 'busy'}: busy is the share of the time since the last call."""

@@ -34,6 +34,7 @@ log = logging.getLogger("rgpu.worker")
 BACKENDS = {"cpu": "rgpu.server.backend_cpu", "sim": "rgpu.server.backend_sim", "cuda": "rgpu.server.backend_cupy"}
 MESSAGE_BYTES = 1 << 16
 WATCH_SECONDS = 0.25
+BUSY_SECONDS = 0.02  # between looks at the daemon while a command runs
 TELL_SECONDS = 1.0  # between two reports to the daemon
 GRANT_SECONDS = 1.5  # that somebody at the door waits for the grant; a handshake may take 2
 END_SECONDS = 1.0  # that a session has to end by itself before the process does
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--backend", required=True, choices=BACKENDS)
     parser.add_argument("--bind", required=True)
     parser.add_argument("--ports", default="0-0")
-    parser.add_argument("--links", default="tcp")
+    parser.add_argument("--links", default="auto")
     parser.add_argument("--keys", action="store_true", help="let in nobody but the client of the grant")
     options = parser.parse_args(argv)
     logging.basicConfig(
@@ -133,17 +134,22 @@ class Door:
 
 
 def listen_at(bind: str, ports: range, links: list[str], keys: Any = None) -> Any:
-    """A listener for these kinds of links, on the first port of ``ports`` that is free (0: any)."""
-    from rgpu.link import listen, possible
+    """A listener for these kinds of links, each that needs one on a free port of ``ports`` (0: any)."""
+    from rgpu.link import listen, offered
 
-    for port in ports:
-        address = str(Address(bind, port))
-        try:
-            return listen(*[f"{kind}://{address}" for kind in links if possible(kind)], keys=keys)
-        except ServerUnavailable:
-            if port == ports[-1]:
-                raise
-    raise ServerUnavailable("no port to listen on")
+    listener = None
+    for kind in offered(links):
+        for port in ports:
+            try:
+                found = listen(f"{kind}://{Address(bind, port)}", keys)
+                break
+            except ServerUnavailable:
+                if port == ports[-1]:
+                    raise
+        listener = listener.join(found) if listener is not None else found
+    if listener is None:
+        raise ServerUnavailable(f"none of the links {', '.join(links)} is possible here")
+    return listener
 
 
 def tell(channel: socket.socket, message: tuple) -> None:
@@ -195,7 +201,11 @@ class Guard(threading.Thread):
 
     def _heard(self) -> Exception | None:
         """What the daemon says, waiting a little for it."""
-        if not select.select([self._channel], [], [], WATCH_SECONDS)[0]:
+        patience = WATCH_SECONDS
+        if not self._connection.session.idle:  # what comes while a command runs is taken in by us
+            self._connection.wait(BUSY_SECONDS)
+            patience = 0.0
+        if not select.select([self._channel], [], [], patience)[0]:
             return None
         try:
             data = self._channel.recv(MESSAGE_BYTES)

@@ -102,7 +102,7 @@ class WorkerPool:
         ports: tuple[int, int] | None = None,
         keys: bool = False,
         quarters: Quarters | None = None,
-        links: tuple[str, ...] = ("tcp",),
+        links: tuple[str, ...] = ("auto",),
         spares: dict[str, int],
         threads: int,
         command: tuple[str, ...] = WORKER_COMMAND,

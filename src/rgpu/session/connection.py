@@ -12,15 +12,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import Link, Sink
 from rgpu.session.session import Session
+from rgpu.session.spin import Spin, give_way
 
-_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-#: Look for this long before sleeping: waking a sleeping core costs more. On a machine so small that
-#: the link's own threads wait for the core that spins, not at all.
-SPIN = 30e-6 if _CORES > 4 else 0.0
 RETRY = 0.001  # a link that would block is tried again after this
 FLUSH = 1.0  # how long close waits for the peer to have everything
 _FOREVER = 3600.0
@@ -52,6 +50,7 @@ class Connection:
         self._inbox: deque[list] = deque()
         self._stuck: list | None = None  # what the link would not take yet
         self._arrivals = 0  # grows with everything a waiter may wait for
+        self._spin = Spin()
         self._half = session.window_messages // 2
         session.link_down()  # until the link says that it is up
         _connections.add(self)
@@ -92,6 +91,21 @@ class Connection:
         return self.wait_until(
             lambda: session.progress[1] >= target or (leaving and self.down_since is not None), deadline
         )
+
+    def keep(self, posted: list[tuple[int, list]], patience: float) -> None:
+        """Afterwards nobody reads the memory of these messages (with how many had been posted by then): the
+        peer has them, or there is a copy. Waits ``patience`` seconds for the first before it does the second."""
+        with contextlib.suppress(SessionLost, ProtocolError, ForkError):  # then nothing is read any more
+            self.flush(self._clock() + patience)
+            with self._lock:
+                copies: dict[int, Any] = {}
+                for number, frames in posted:
+                    if number > self.session.progress[1]:
+                        copies |= {id(frame): bytes(frame) for frame in frames}
+                        frames[:] = [copies[id(frame)] for frame in frames]
+                if self._stuck is not None:
+                    self._stuck = [copies.get(id(frame), frame) for frame in self._stuck]
+            self.wait_until(lambda: not self.link.holding)
 
     def _send_outgoing(self) -> None:
         poll, send, now = self.session.poll, self.link.send, self._clock()
@@ -184,14 +198,28 @@ class Connection:
         def news() -> bool:
             return self._arrivals != seen
 
-        deadline = clock() + timeout
-        spin = min(deadline, clock() + SPIN)
+        began = clock()
+        deadline = began + timeout
+        if self._looked(link, min(began + self._spin.seconds(), deadline)):
+            self._spin.learn(clock() - began)
+            return True
+        try:
+            return self._slept(deadline, news)
+        finally:
+            self._spin.learn(clock() - began)
+
+    def _looked(self, link: Link, until: float) -> bool:
+        """Look without sleeping. Others may use this core meanwhile: the peer might be waiting for it."""
+        while self._clock() < until:
+            if link.wait(0):
+                return True
+            give_way()
+        return False
+
+    def _slept(self, deadline: float, news: Callable[[], bool]) -> bool:
+        clock, link = self._clock, self.link
         while not news():
             now = clock()
-            if now < spin:
-                if link.wait(0, news):
-                    return True
-                continue
             with self._lock:
                 if self.failure is None:
                     self._send_outgoing()

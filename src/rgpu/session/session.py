@@ -172,6 +172,11 @@ class Session:
         }
 
     @property
+    def idle(self) -> bool:
+        """Whether everything that was delivered has been executed."""
+        return self._receiver.expected == self._receiver.done
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """How many of our messages were sent, are received and are done."""
         return self._sender.sent, self._sender.received, self._sender.done
