@@ -340,7 +340,7 @@ class Executor:
         """Where the payload of a message that consists of one Write belongs, so that it is received in place:
         asked only while nothing runs and nothing waits to be run. None: anywhere."""
         self._placed = None
-        if len(frames) != 1 or self._lent:
+        if len(frames) != 1 or self._loop.lent:
             return None
         try:
             _, commands = _opened(frames)
