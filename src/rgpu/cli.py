@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 
-COMMANDS = ("run", "list", "health", "netperf", "token", "web", "version")
+COMMANDS = ("run", "request", "release", "drain", "list", "health", "netperf", "token", "web", "version")
 _RAW = argparse.RawDescriptionHelpFormatter
 
 

@@ -27,8 +27,11 @@ from rgpu.errors import ConfigError
 DEFAULT_PORT = 47800
 LOCAL = "local"  # in a list of servers: the devices of this machine, served by an embedded daemon
 NATIVE_KERNELS = "RGPU_NATIVE_KERNELS"  # set by a daemon for its workers: may a client's kernels run on the cpu
+PLACEMENTS = ("spread", "binpack", "same-host")
+"""spread: the least used devices; binpack: the fullest that still have room; same-host: all on one server."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
+_TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt]?)(?:i?b)?)", re.IGNORECASE)
 
@@ -61,6 +64,85 @@ def parse_seconds(value: Any) -> float:
     return seconds
 
 
+def parse_share(value: Any) -> float:
+    """``0.25``, ``25%``; above 0, at most 1."""
+    try:
+        text = str(value).strip()
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = 0.0
+    if isinstance(value, bool) or not 0 < share <= 1:
+        raise ValueError("a share of a device looks like 0.25 or 25%, above 0 and at most 1")
+    return share
+
+
+def parse_duration(value: Any) -> float:
+    """``90``, ``90s``, ``30m``, ``2h``, ``1d``: seconds."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", str(value).strip().lower())
+    if isinstance(value, bool) or not match or match[2] not in _TIMES or not 0 < float(match[1]) < 1e9:
+        raise ValueError("a duration looks like 90s, 30m, 2h or 1d")
+    return float(match[1]) * _TIMES[match[2]]
+
+
+def parse_factor(value: Any) -> float:
+    """How many times what there is may be lent: 1 or more."""
+    try:
+        factor = float(value)
+    except (TypeError, ValueError):
+        factor = 0.0
+    if isinstance(value, bool) or not 1 <= factor <= 1000:
+        raise ValueError("a factor is 1 (no more than there is), 2, 1.5, ...")
+    return factor
+
+
+def parse_directory(value: Any) -> str:
+    if not isinstance(value, str) or not os.path.isabs(value) or not os.path.isdir(value):
+        raise ValueError("the absolute path of a directory that is there is needed")
+    return value
+
+
+def parse_texts(value: Any) -> tuple[str, ...]:
+    """A list, or one text with commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("a list of texts is needed")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def parse_labels(value: Any) -> tuple[tuple[str, str], ...]:
+    """``zone=a,team=ml``."""
+    if isinstance(value, dict):
+        value = [f"{name}={text}" for name, text in value.items()]
+    parts = [part.partition("=") for part in parse_texts(value)]
+    if not all(name and equals and text for name, equals, text in parts) or len({p[0] for p in parts}) < len(parts):
+        raise ValueError("labels look like zone=a,team=ml, each name once")
+    return tuple((name, text) for name, _, text in parts)
+
+
+def parse_placement(value: Any) -> str:
+    if value not in PLACEMENTS:
+        raise ValueError(f"one of {', '.join(PLACEMENTS)} is needed")
+    return value
+
+
+def parse_part(value: Any) -> str:
+    """An amount of memory, or a part of what a device has (``0.5``, ``50%``). Kept as it is written."""
+    text = str(value).strip()
+    try:
+        parse_share(text) if "." in text and text.replace(".", "").isdecimal() or "%" in text else parse_bytes(text)
+    except ValueError:
+        raise ValueError("memory of a device looks like 8GiB, 512MiB, 0.5 or 50%") from None
+    return text
+
+
+def parse_registry(value: Any) -> str:
+    """``etcd://host1:2379,host2:2379``"""
+    text = str(value).strip()
+    if not re.fullmatch(r"etcd://[^\s,/@]+(,[^\s,/@]+)*", text):
+        raise ValueError("a registry looks like etcd://host1:2379,host2:2379")
+    return text
+
+
 def parse_flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -82,16 +164,13 @@ def parse_count(value: Any) -> int:
     return count
 
 
-def parse_ordinals(value: Any) -> tuple[int, ...]:
-    """``0,2``: device numbers of the pool, in the order in which the program shall see them."""
+def parse_visible(value: Any) -> tuple[str, ...]:
+    """``0,2`` or UUIDs (or their beginnings), as CUDA_VISIBLE_DEVICES has them: the order is the program's. What
+    follows an entry that names no device is not seen, so ``-1`` shows none."""
     parts = value.split(",") if isinstance(value, str) else value
-    try:
-        ordinals = tuple(parse_count(part.strip() if isinstance(part, str) else part) for part in parts)
-    except (TypeError, ValueError):
-        ordinals = ()
-    if not ordinals or len(set(ordinals)) != len(ordinals):
-        raise ValueError("visible devices look like 0,2 (numbers of the pool, each once)")
-    return ordinals
+    if isinstance(parts, (str, bytes)) or not all(isinstance(part, (str, int)) for part in parts):
+        raise ValueError("visible devices look like 0,2 (numbers of the pool) or GPU-3f8a...,MIG-...")
+    return tuple(str(part).strip() for part in parts)
 
 
 def parse_port(value: Any) -> int:
@@ -239,6 +318,47 @@ def parse_devices(value: Any) -> DeviceSpec:
     raise ValueError("devices look like cpu:2, cuda, cuda:0,1 or auto")
 
 
+@dataclass(frozen=True)
+class Quota:
+    """What one user may hold at once over all devices of a server (0: no bound), and the user's weight."""
+
+    user: str
+    memory: int = 0
+    compute: float = 0.0
+    devices: int = 0
+    weight: float = 1.0
+
+    def __str__(self) -> str:
+        parts = [f"{k}={getattr(self, k):g}" for k in ("compute", "devices", "weight") if getattr(self, k)]
+        return f"{self.user}:" + ",".join([f"memory={self.memory}"] * bool(self.memory) + parts)
+
+
+def parse_quotas(value: Any) -> tuple[Quota, ...]:
+    """``alice:memory=8GiB,compute=1,devices=2,weight=2; *:memory=4GiB`` or a list of such entries."""
+    entries = value.split(";") if isinstance(value, str) else list(value)
+    quotas = tuple(entry if isinstance(entry, Quota) else _quota(entry) for entry in entries if str(entry).strip())
+    if len({quota.user for quota in quotas}) < len(quotas):
+        raise ValueError("a user is named twice")
+    return quotas
+
+
+def _quota(text: str) -> Quota:
+    user, colon, rest = text.strip().partition(":")
+    values: dict[str, Any] = {}
+    kinds: dict[str, Callable[[str], Any]] = {"memory": parse_bytes, "compute": float, "devices": int, "weight": float}
+    for part in rest.split(",") if colon and user else ():
+        name, equals, amount = part.strip().partition("=")
+        if name not in kinds or not equals or name in values:
+            values = {}
+            break
+        values[name] = kinds[name](amount)
+        if not values[name] > 0:
+            raise ValueError(f"{name} of a quota is above 0")
+    if not values:
+        raise ValueError("a quota looks like alice:memory=8GiB,compute=1,devices=2,weight=2 (or *:... for all others)")
+    return Quota(user, **values)
+
+
 def _setting(default: Any, parse: Callable[[Any], Any], variable: str) -> Any:
     return field(default=default, metadata={"parse": parse, "variable": variable})
 
@@ -259,6 +379,13 @@ class ServerConfig:
     grace: float = _setting(8.0, parse_seconds, "RGPU_GRACE")
     prestart: int | None = _setting(None, parse_count, "RGPU_PRESTART")  # None: one for each device
     sessions: int = _setting(32, parse_count, "RGPU_SESSIONS")  # most sessions on one device
+    oversubscribe: float = _setting(1.0, parse_factor, "RGPU_OVERSUBSCRIBE")  # lend so many times what there is
+    spill_memory: int = _setting(0, parse_bytes, "RGPU_SPILL_MEMORY")  # of the host, for each session; 0: any
+    spill_directory: str = _setting("", parse_directory, "RGPU_SPILL_DIRECTORY")  # then files here; empty: none
+    quotas: tuple[Quota, ...] = _setting((), parse_quotas, "RGPU_QUOTAS")
+    labels: tuple[tuple[str, str], ...] = _setting((), parse_labels, "RGPU_LABELS")
+    idle_timeout: float = _setting(0.0, parse_duration, "RGPU_IDLE_TIMEOUT")  # 0: leases may be idle for ever
+    mps: bool = _setting(False, parse_flag, "RGPU_MPS")  # compute shares by CUDA's MPS, where its daemon runs
     # Clients' kernels run natively on cpu devices, as the server's user. Not set: on loopback only.
     allow_native_kernels: bool | None = _setting(None, parse_flag, "RGPU_ALLOW_NATIVE_KERNELS")
     http: Address | None = _setting(None, parse_http, "RGPU_HTTP")  # the web page and the metrics; None: off
@@ -278,7 +405,16 @@ class ClientConfig:
     """What ``import rgpu`` runs with; section ``[client]``."""
 
     servers: tuple[Address | str, ...] = _setting((), parse_servers, "RGPU_SERVERS")
-    visible_devices: tuple[int, ...] | None = _setting(None, parse_ordinals, "RGPU_VISIBLE_DEVICES")  # None: all
+    visible_devices: tuple[str, ...] | None = _setting(None, parse_visible, "RGPU_VISIBLE_DEVICES")  # None: all
+    registry: str = _setting("", parse_registry, "RGPU_REGISTRY")  # etcd://host:port,...; in place of servers
+    # What a lease is asked for; none of them: each device is used when it is first needed, as far as it is free.
+    gpus: int = _setting(0, parse_count, "RGPU_GPUS")
+    memory: str = _setting("", parse_part, "RGPU_MEMORY")  # bytes, or a part of each device's memory
+    compute: float = _setting(0.0, parse_share, "RGPU_COMPUTE")
+    filters: tuple[str, ...] = _setting((), parse_texts, "RGPU_FILTERS")
+    placement: str = _setting("spread", parse_placement, "RGPU_PLACEMENT")
+    wait_for: float = _setting(0.0, parse_duration, "RGPU_WAIT_FOR")
+    lease: tuple[str, ...] = _setting((), parse_texts, "RGPU_LEASE")  # what rgpu request or rgpu run got
     local_devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_LOCAL_DEVICES")
     connect_timeout: float = _setting(5.0, parse_seconds, "RGPU_CONNECT_TIMEOUT")
     link: str = _setting("auto", parse_link, "RGPU_LINK")  # auto: the best that works
@@ -377,13 +513,14 @@ def describe(config: Any, origins: Mapping[str, str]) -> str:
     lines = [f"[{config.section}]"]
     for setting in dataclasses.fields(config):
         value = getattr(config, setting.name)
-        if value is None:
+        if value is None or (origins[setting.name] == "default" and value in ("", (), 0.0)):
             lines.append(f"# {setting.name} is not set")
             continue
         if setting.name == "worker_ports":
             text = '"{}-{}"'.format(*value)
         elif isinstance(value, tuple):
-            text = "[" + ", ".join(str(e) if isinstance(e, int) else f'"{e}"' for e in value) + "]"
+            entries = ["=".join(e) if isinstance(e, tuple) else e for e in value]
+            text = "[" + ", ".join(str(e) if isinstance(e, int) else f'"{e}"' for e in entries) + "]"
         elif isinstance(value, bool):
             text = str(value).lower()
         elif isinstance(value, (int, float)):

@@ -51,7 +51,15 @@ class ServerBusy(RgpuError):
 
 
 class QuotaExceeded(ServerBusy):
-    """The person holds as much already as their token allows."""
+    """The user may not hold more, by quota or token; waiting helps only when the user gives something back."""
+
+
+class ServerDraining(ServerBusy):
+    """The server grants no new leases."""
+
+
+class LeaseEnded(RgpuError):
+    """The lease that was named is over; the message says why."""
 
 
 class NoSuchDevice(RgpuError, ValueError):

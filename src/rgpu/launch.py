@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import NoReturn
 
 SITE = str(Path(__file__).resolve().parent / "_site")
-VISIBLE = "RGPU_VISIBLE_DEVICES"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the shell's exit codes
 
 
-def alias_environment(environ: Mapping[str, str], devices: int | None = None) -> dict[str, str]:
+def alias_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which every Python started, and every Python that one starts, has the alias."""
     paths = environ["PYTHONPATH"].split(os.pathsep) if environ.get("PYTHONPATH") else []
     paths = [path for path in paths if path != SITE]
@@ -27,9 +26,6 @@ def alias_environment(environ: Mapping[str, str], devices: int | None = None) ->
     if sys.prefix != sys.base_prefix and not environ.get("VIRTUAL_ENV"):
         # rgpu was called by its path, no environment is activated: `python` means the one that has rgpu.
         changed["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
-    if devices is not None:  # of those that are visible here already, the first so many
-        visible = environ.get(VISIBLE) or ",".join(map(str, range(devices)))
-        changed[VISIBLE] = ",".join(visible.split(",")[:devices])
     return changed
 
 

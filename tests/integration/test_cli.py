@@ -122,14 +122,14 @@ def test_signals_reach_the_program(environ, tmp_path, number):
 @pytest.mark.parametrize(
     ("arguments", "already", "expected"),
     [
-        (("-n", "2"), None, "0,1"),
-        (("--devices", "1"), "3,5", "3"),
-        (("-n", "4"), "3,5", "3,5"),
-        ((), None, "None"),
+        (("-n", "2"), None, "2 None"),
+        (("--devices", "1"), "3,5", "1 3,5"),
+        ((), None, "None None"),
     ],
 )
 def test_number_of_devices(run, arguments, already, expected):
-    code = "import os; print(os.environ.get('RGPU_VISIBLE_DEVICES'))"
+    """With no servers the program's own local daemon is asked."""
+    code = "import os; print(os.environ.get('RGPU_GPUS'), os.environ.get('RGPU_VISIBLE_DEVICES'))"
     extra = {"RGPU_VISIBLE_DEVICES": already} if already else {}
     assert run("run", *arguments, "--", "python", "-c", code, **extra).stdout.strip() == expected
 

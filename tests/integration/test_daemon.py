@@ -188,9 +188,9 @@ def test_refusals_name_the_server_and_the_remedy(monkeypatch):
         with pytest.raises(NoSuchDevice, match=f"{server.address}: there is no device 3 .* device 0 only"):
             client.attach(3)
         client.attach(0)
-        with pytest.raises(ServerBusy, match=f"{server.address}: device 0 already serves 1 sessions"):
+        with pytest.raises(ServerBusy, match=f"{server.address}: .* device 0 already serves 1 sessions"):
             client.attach(0)
-        with pytest.raises(ServerBusy, match="all 1 devices"):
+        with pytest.raises(ServerBusy, match="device 0 already serves 1 sessions, the most it may"):
             client.attach()
         monkeypatch.setattr(rgpu.client.control, "fingerprint", lambda: "0" * 16)
         for ask in (client.hello, client.attach):

@@ -164,7 +164,11 @@ def test_not_devices(text):
 def test_described_settings_can_be_read_again(tmp_path):
     for kind, environ in (
         (ServerConfig, {"RGPU_DEVICES": "cuda:0,1", "RGPU_PRESTART": "3", "RGPU_NAME": "n"}),
+        (ServerConfig, {"RGPU_QUOTAS": "a:memory=1GiB,weight=2;*:devices=2", "RGPU_LABELS": "zone=a,team=ml"}),
+        (ServerConfig, {"RGPU_OVERSUBSCRIBE": "2", "RGPU_SPILL_DIRECTORY": "/tmp", "RGPU_IDLE_TIMEOUT": "30m"}),
         (ClientConfig, {"RGPU_SERVERS": "a:1,[::1]:2", "RGPU_LAUNCH_BLOCKING": "1"}),
+        (ClientConfig, {"RGPU_GPUS": "2", "RGPU_MEMORY": "50%", "RGPU_COMPUTE": "25%", "RGPU_WAIT_FOR": "10m"}),
+        (ClientConfig, {"RGPU_VISIBLE_DEVICES": "1,GPU-3f", "RGPU_FILTERS": "name=*A100*,rdma=1"}),
     ):
         settings, origins = config.load(kind, environ=environ, files=[])
         path = write(tmp_path / "again.toml", config.describe(settings, origins))

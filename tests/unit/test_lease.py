@@ -1,61 +1,434 @@
-"""The book of leases and the choice of a device."""
+"""The book of leases, the broker around it, and the policy of who gets what: no sockets, a clock of our own."""
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rgpu.errors import NoSuchDevice, ServerBusy
-from rgpu.server import broker, lease
-from rgpu.server.broker import Load
+from rgpu.config import Quota, parse_quotas
+from rgpu.errors import LeaseEnded, NoSuchDevice, QuotaExceeded, ServerBusy, ServerDraining
+from rgpu.leases.filters import parse_filter
+from rgpu.leases.placement import Room, choose
+from rgpu.leases.queue import Waiting, grant_in_order, in_order
+from rgpu.leases.terms import Client, Quotas, Terms
+from rgpu.server import lease
+from rgpu.server.broker import FORGOTTEN_AFTER, Broker, Place
+from rgpu.server.lease import LeaseBook
 
-CLIENT = lease.Client("u", "h", 1, "p")
+GIB = 1 << 30
 
 
-def test_the_life_of_a_lease():
+def client(user="u"):
+    return Client(user, "h", 1, "p")
+
+
+class Clock:
     now = 5.0
-    book = lease.LeaseBook(lambda: now)
-    first, second = book.grant(0, CLIENT), book.grant(1, CLIENT)
-    assert first.session != second.session
-    assert len(first.session) == 16
-    assert first.since == 5.0
-    assert book.on_device(1) == [second]
-    assert book.state(first.session) == "alive"
-    assert book.end(first.session, "signal 9") is first
-    assert book.end(first.session, "later") is None
-    assert book.state(first.session) == "dead: signal 9"
-    assert book.state(b"?" * 16) == "unknown"
-    assert list(book) == [second]
+
+    def __call__(self):
+        return self.now
 
 
-def test_the_book_forgets_the_oldest_dead_and_no_living(monkeypatch):
-    monkeypatch.setattr(lease, "REMEMBERED", 3)
-    book = lease.LeaseBook(lambda: 0.0)
-    living = book.grant(0, CLIENT)
-    dead = [book.grant(0, CLIENT).session for _ in range(5)]
-    for session in dead:
-        book.end(session, "bye")
-    assert [book.state(session) for session in dead] == ["unknown"] * 2 + ["dead: bye"] * 3
-    assert book.state(living.session) == "alive"
-
-
-def test_the_wanted_device_is_given():
-    assert broker.choose([Load(0, 1, 0.0), Load(3, 1, 0.0)], 1, 4) == 1
-
-
-@pytest.mark.parametrize("wanted", [2, -1])
-def test_a_device_that_is_not_there(wanted):
-    with pytest.raises(NoSuchDevice, match=f"no device {wanted} .* devices 0 to 1"):
-        broker.choose([Load(0, 1, 0.0)] * 2, wanted, 4)
-
-
-def test_a_full_device_and_a_full_server():
-    loads = [Load(4, 1, 0.0), Load(1, 1, 0.0)]
-    with pytest.raises(ServerBusy, match="device 0 already serves 4"):
-        broker.choose(loads, 0, 4)
-    assert broker.choose(loads, None, 4) == 1
-    with pytest.raises(ServerBusy, match="all 1 devices"):
-        broker.choose(loads[:1], None, 4)
-
-
-def test_the_least_loaded_device_is_chosen():
-    assert (
-        broker.choose([Load(1, 9, 0.0), Load(0, 1, 90.0), Load(0, 1, 10.0), Load(0, 2, 10.0)], None, 4) == 3
+def broker(totals=(8 * GIB,), factor=1.0, quotas="", **rest):
+    clock = Clock()
+    book = LeaseBook(clock, totals, factor=factor)
+    made = Broker(
+        book,
+        [{"name": f"gpu{i}", "memory_total": total} for i, total in enumerate(totals)],
+        lambda device: 0.0,
+        Quotas({q.user: q for q in parse_quotas(quotas)}),
+        **rest,
     )
+    return made, book, clock
+
+
+class TestBook:
+    def test_the_life_of_a_session_of_its_own_lease(self):
+        made, book, _ = broker((GIB, GIB))
+        first, second = book.open(made.admit(client(), 0), 0, client()), book.open(made.admit(client(), 1), 1, client())
+        assert first.id != second.id and len(first.id) == 16 and first.since == 5.0
+        assert book.sessions_on(1) == [second] and book.named(second.name) is second
+        assert book.state(first.id) == "alive"
+        assert book.close(first.id, "signal 9") is first
+        assert book.close(first.id, "later") is None
+        assert book.state(first.id) == "dead: signal 9"
+        assert book.state(b"?" * 16) == "unknown"
+        assert list(book) == [second.lease]
+
+    def test_the_book_forgets_the_oldest_dead_and_no_living(self, monkeypatch):
+        monkeypatch.setattr(lease, "REMEMBERED", 3)
+        made, book, _ = broker()
+        living = made.request(client(), Terms(memory=1))
+        dead = [made.request(client(), Terms(memory=1)).id for _ in range(5)]
+        for one in dead:
+            book.end(one, "bye")
+        for one in dead[:2]:
+            with pytest.raises(LeaseEnded, match="does not know it"):
+                book.lease(one)
+        with pytest.raises(LeaseEnded, match="over: bye"):
+            book.lease(dead[-1])
+        assert book.lease(living.id) is living
+
+    def test_a_lease_outlives_its_sessions_and_ends_them(self):
+        made, book, _ = broker((GIB, GIB))
+        held = made.request(client(), Terms(count=2, memory=GIB // 2))
+        session = book.open(held, 0, client())
+        book.close(session.id, "bye")
+        assert book.lease(held.id) is held
+        with pytest.raises(NoSuchDevice, match=r"not among those of this lease: \[0, 1\]"):
+            book.open(held, 7, client())
+        session = book.open(held, 1, client())
+        assert book.end(held.id, "given back") == [session]
+        assert book.state(session.id) == "dead: given back" and len(book) == 0
+        assert book.end(held.id, "again") == []
+
+    def test_why_leases_end_by_themselves(self):
+        made, book, clock = broker(idle_timeout=100.0)
+        timed = made.request(client(), Terms(memory=1, seconds=60.0))
+        held = made.request(client(), Terms(memory=1))
+        unclaimed = made.request(client(), Terms(memory=1))
+        own = made.admit(client(), None)
+        book.renew(held.id)
+        clock.now += 8.0
+        assert made.overdue() == []
+        clock.now += 0.1
+        assert made.overdue() == [(held, "the holder of the lease was gone for more than 8 s")]
+        book.renew(held.id)
+        assert made.overdue() == []
+        clock.now += 22
+        assert made.overdue()[-1] == (unclaimed, "the holder of the lease was gone for more than 8 s")
+        clock.now += 31
+        assert (timed, "the time of the lease is over") in made.overdue()
+        book.renew(held.id)
+        clock.now += 30
+        book.renew(held.id)
+        assert made.notice(held) == "the lease has been idle for 91 s and will be given back in 9 s unless it is used"
+        clock.now += 10
+        book.renew(held.id)
+        assert (own, "the lease was idle for more than 100 s") in made.overdue()
+        own.active = clock.now
+        assert own not in [one for one, _ in made.overdue()]
+
+
+class TestWhatIsLent:
+    def test_memory_is_set_aside_and_the_rest_is_drawn_from(self):
+        made, book, _ = broker((8 * GIB,))
+        held = made.request(client(), Terms(memory=5 * GIB))
+        one, two = (book.open(made.admit(client(), 0), 0, client()) for _ in range(2))
+        mine = book.open(held, 0, client())
+        assert made.draw(one, 2 * GIB) == 2 * GIB
+        assert made.draw(two, GIB + 1) == 0, "one byte more than is left"
+        assert made.draw(two, GIB) == GIB
+        assert made.free_for(one) == 0 and made.free_for(mine) == 5 * GIB
+        assert made.draw(mine, 5 * GIB) == 5 * GIB and made.draw(mine, 5 * GIB + 1) == 5 * GIB
+        assert made.draw(one, GIB) == GIB, "what is not needed goes back"
+        with pytest.raises(ServerBusy, match="device 0 has 1 GiB and 100% of its compute left"):
+            made.request(client(), Terms(memory=GIB + 1))
+        made.request(client(), Terms(memory=GIB))
+        with pytest.raises(ServerBusy):
+            made.admit(client(), 0)
+
+    def test_sessions_of_one_lease_share_it(self):
+        made, book, _ = broker()
+        held = made.request(client(), Terms(memory=3 * GIB))
+        one, two = book.open(held, 0, client()), book.open(held, 0, client())
+        assert made.draw(one, 2 * GIB) == 2 * GIB
+        assert made.draw(two, 2 * GIB) == 0 and made.draw(two, GIB) == GIB
+
+    def test_a_fraction_and_a_share(self):
+        made, book, _ = broker((10 * GIB,))
+        held = made.request(client(), Terms(fraction=0.25, compute=0.75))
+        assert held.parts == {0: int(2.5 * GIB)} and book.compute_free(0) == pytest.approx(0.25)
+        with pytest.raises(ServerBusy, match="25% of its compute left"):
+            made.request(client(), Terms(compute=0.5))
+        made.request(client(), Terms(compute=0.25))
+
+    def test_oversubscription_lends_more_than_there_is(self):
+        made, book, _ = broker((4 * GIB,), factor=2.0)
+        made.request(client(), Terms(memory=6 * GIB))
+        with pytest.raises(ServerBusy, match="device 0 has 2 GiB"):
+            made.request(client(), Terms(memory=3 * GIB))
+        with pytest.raises(NoSuchDevice, match="the largest has 8 GiB"):
+            made.request(client(), Terms(memory=9 * GIB))
+
+
+class TestQuotas:
+    QUOTA = "alice:memory=4GiB,compute=1,devices=2"
+
+    def test_up_to_the_quota_and_not_a_byte_more(self):
+        made, book, _ = broker((8 * GIB, 8 * GIB), quotas=self.QUOTA)
+        made.request(client("alice"), Terms(memory=4 * GIB - 512))
+        with pytest.raises(QuotaExceeded, match="quota of user alice is 4 GiB of memory; 4 GiB are held"):
+            made.request(client("alice"), Terms(memory=513))
+        made.request(client("alice"), Terms(memory=512))
+        made.request(client("bob"), Terms(memory=8 * GIB - 512))
+        with pytest.raises(QuotaExceeded, match="2 devices; 2 are held and 1 asked for"):
+            made.admit(client("alice"), None)
+
+    def test_what_can_never_be_is_refused_at_once(self):
+        made, _, _ = broker((8 * GIB, 8 * GIB), quotas=self.QUOTA)
+        with pytest.raises(QuotaExceeded, match="0 bytes are held and 6 GiB asked for"):
+            made.request(client("alice"), Terms(count=2, memory=3 * GIB), wait=100)
+        with pytest.raises(QuotaExceeded, match="1 devices' compute"):
+            made.request(client("alice"), Terms(count=2, compute=0.75), wait=100)
+
+    def test_what_is_drawn_counts(self):
+        made, book, _ = broker((8 * GIB,), quotas="*:memory=2GiB")
+        one = book.open(made.admit(client("x"), 0), 0, client("x"))
+        two = book.open(made.admit(client("x"), 0), 0, client("x"))
+        assert made.draw(one, 2 * GIB) == 2 * GIB and made.draw(two, 1) == 0 and made.free_for(two) == 0
+
+    @pytest.mark.parametrize(
+        "text", ["alice", "alice:", "alice:memory", "alice:colour=3", "a:memory=1;a:memory=2", "a:devices=0"]
+    )
+    def test_nonsense(self, text):
+        with pytest.raises(ValueError, match="quota|named twice"):
+            parse_quotas(text)
+
+    def test_as_it_is_written(self):
+        read = parse_quotas("a:memory=1KiB,weight=2; *:devices=3")
+        assert read == (Quota("a", 1024, weight=2.0), Quota("*", devices=3)) == parse_quotas(list(map(str, read)))
+
+
+class TestQueue:
+    def test_first_in_first_out_and_places(self):
+        made, book, clock = broker()
+        held = made.request(client(), Terms(memory=8 * GIB))
+        first = made.request(client(), Terms(memory=8 * GIB), wait=60)
+        second = made.request(client(), Terms(memory=GIB), wait=60)
+        assert (first.position, second.position, second.waiting) == (1, 2, 2)
+        assert [(w["position"], w["memory"]) for w, _ in made.queue()] == [(1, 8 * GIB), (2, GIB)]
+        with pytest.raises(ServerBusy, match="2 others wait for these devices|can be had now"):
+            made.request(client(), Terms(memory=1))
+        book.end(held.id, "given back")
+        assert isinstance(made.request(client(), Terms(), ticket=second.ticket), Place), "it may not pass the first"
+        got = made.request(client(), Terms(), ticket=first.ticket)
+        assert got.parts == {0: 8 * GIB}
+        assert made.request(client(), Terms(), ticket=second.ticket) == Place(second.ticket, 1, 1)
+        clock.now += 4
+        made.request(client(), Terms(), ticket=second.ticket)
+        clock.now += FORGOTTEN_AFTER + 0.1
+        made.pump()
+        assert made.queue() == [], "who asks no more is gone"
+
+    def test_waiting_has_an_end(self):
+        made, _, clock = broker()
+        made.request(client(), Terms(memory=8 * GIB))
+        place = made.request(client(), Terms(memory=GIB), wait=3)
+        clock.now += 3
+        with pytest.raises(ServerBusy, match="after 3 s in the queue"):
+            made.request(client(), Terms(memory=GIB), ticket=place.ticket)
+
+    def test_users_take_turns_by_what_they_hold_and_weigh(self):
+        line = [Waiting(bytes([i]), user, i) for i, user in enumerate("aaabbc")]
+        weights = {"a": 1.0, "b": 2.0, "c": 1.0}
+        ordered = in_order(line, {"a": 0.5, "c": 3.0}, weights.__getitem__)
+        assert [w.user for w in ordered] == list("babaac")
+        assert [w.order for w in ordered if w.user == "a"] == [0, 1, 2]
+
+    def test_nobody_passes_who_waits_for_the_same(self):
+        wanted = [{0, 1}, {1}, {2}, {3}]
+        line = [Waiting(b"%d" % i, "abcd"[i - 1], i, wanted[i - 1]) for i in range(1, 5)]
+        granted = grant_in_order(line, lambda w: w.item, lambda w: w.ticket in (b"2", b"3", b"4"))
+        assert [w.ticket for w in granted] == [b"3", b"4"]
+
+    def test_a_user_at_the_quota_holds_up_nobody(self):
+        made, book, _ = broker((8 * GIB,), quotas="alice:memory=2GiB")
+        mine = made.request(client("alice"), Terms(memory=2 * GIB))
+        waits = made.request(client("alice"), Terms(memory=GIB), wait=60)
+        assert isinstance(waits, Place)
+        made.request(client("bob"), Terms(memory=6 * GIB))
+        book.end(mine.id, "given back")
+        assert made.request(client("alice"), Terms(), ticket=waits.ticket).parts == {0: GIB}
+
+    def test_draining(self):
+        made, book, clock = broker()
+        held = made.request(client(), Terms(memory=GIB))
+        waits = made.request(client(), Terms(memory=8 * GIB), wait=60)
+        made.drain(True, 10)
+        for ask in (lambda: made.request(client(), Terms()), lambda: made.admit(client(), 0)):
+            with pytest.raises(ServerDraining):
+                ask()
+        book.open(held, 0, client())
+        assert "is drained and ends this lease in 10 s" in made.notice(held)
+        book.renew(held.id)
+        clock.now += 4
+        assert made.overdue() == [] and isinstance(made.request(client(), Terms(), ticket=waits.ticket), Place)
+        clock.now += 4
+        assert isinstance(made.request(client(), Terms(), ticket=waits.ticket), Place)
+        clock.now += 2
+        assert made.overdue() == [(held, "the server is drained")]
+        book.end(held.id, "x")
+        made.pump()
+        made.drain(False)
+        assert made.request(client(), Terms(), ticket=waits.ticket).parts == {0: 8 * GIB}
+
+
+class TestPlacement:
+    ROOMS = [
+        Room("a", 8, 8, sessions=0, facts={"name": "A100 40G", "labels": {"zone": "x"}}),
+        Room("a", 8, 2, sessions=3, facts={"name": "A100 80G"}),
+        Room("b", 8, 5, sessions=1, facts={"name": "V100", "compute_capability": [7, 0]}),
+        Room("b", 8, 8, sessions=0, facts={"name": "V100"}),
+        Room("b", 8, 8, sessions=9, open=False, facts={"name": "V100"}),
+    ]
+
+    @pytest.mark.parametrize(
+        ("terms", "expected"),
+        [
+            (Terms(), [0]),
+            (Terms(count=2), [0, 3]),
+            (Terms(placement="binpack"), [1]),
+            (Terms(memory=3, placement="binpack"), [2]),
+            (Terms(count=2, placement="binpack"), [1, 2]),
+            (Terms(count=2, placement="same-host", memory=3), [2, 3]),
+            (Terms(filters=(parse_filter("name=v100"),)), [3]),
+            (Terms(filters=(parse_filter("label.zone=x"),)), [0]),
+            (Terms(filters=(parse_filter("capability<7.5"),)), [2]),
+            (Terms(count=2, devices=(3, 1)), [3, 1]),
+        ],
+    )
+    def test_which(self, terms, expected):
+        assert choose(self.ROOMS, terms) == expected
+
+    @pytest.mark.parametrize(
+        ("terms", "error", "message"),
+        [
+            (Terms(devices=(7,)), NoSuchDevice, "no device 7 on this server; it has devices 0 to 4"),
+            (Terms(count=6), NoSuchDevice, "6 devices are asked for, and there are 5"),
+            (Terms(filters=(parse_filter("name=H*"),)), NoSuchDevice, "that fit name=H"),
+            (Terms(memory=9), NoSuchDevice, "the largest has 8 bytes"),
+            (Terms(count=4, placement="same-host"), NoSuchDevice, "no single server has 4"),
+            (Terms(devices=(4,)), ServerBusy, "device 4 already serves 9 sessions"),
+            (Terms(count=4, memory=4), ServerBusy, "4 devices, 4 bytes of each asked for, and 3 can be had now"),
+            (Terms(count=3, memory=4, placement="same-host"), ServerBusy, "can be had now"),
+        ],
+    )
+    def test_why_not(self, terms, error, message):
+        with pytest.raises(error, match=message):
+            choose(self.ROOMS, terms)
+
+
+class TestFilters:
+    FACTS = {"name": "NVIDIA A100-SXM4", "memory_total": 40 * GIB, "driver": "535.104.05", "rdma": True, "index": 2,
+             "compute_capability": [8, 0], "cuda": "12.2", "labels": {"zone": "a"}}  # fmt: skip
+
+    @pytest.mark.parametrize("text", ["name=*a100*", "name!=*v100*", "memory>=40GiB", "device.phy-memory<41GiB",
+                                      "capability>=8", "driver>535", "server.cuda-version=12.2", "server.has-rdma=1",
+                                      "device.id=2", "label.zone!=b", "link!=tcp"])  # fmt: skip
+    def test_fit(self, text):
+        assert parse_filter(text).fits(self.FACTS)
+
+    @pytest.mark.parametrize("text", ["name=a100", "memory>40GiB", "capability>8.0", "driver<=535.99", "link=tcp",
+                                      "label.zone=b", "label.rack=1", "rdma=no", "cuda>=12.10"])  # fmt: skip
+    def test_do_not_fit(self, text):
+        assert not parse_filter(text).fits(self.FACTS)
+
+    @pytest.mark.parametrize("text", ["", "name", "colour=red", "name>=x", "memory>=much", "capability=x.y", "rdma>0"])
+    def test_nonsense(self, text):
+        with pytest.raises(ValueError, match="filter|fact|order|value"):
+            parse_filter(text)
+
+
+class Lending(RuleBasedStateMachine):
+    """Whatever is asked and given back, in whatever order, no device lends more than it has and no user holds
+    more than the quota; every request ends in a lease, a refusal or the queue."""
+
+    TOTAL, FACTOR, QUOTA = 1000, 1.5, 900
+
+    def __init__(self):
+        super().__init__()
+        self.broker, self.book, self.clock = broker(
+            (self.TOTAL, self.TOTAL), self.FACTOR, f"*:memory={self.QUOTA},weight=1;big:weight=2", most_sessions=6
+        )
+        self.tickets, self.sessions = {}, []
+
+    users = st.sampled_from(["a", "b", "big"])
+
+    @rule(user=users, memory=st.integers(0, 1600), count=st.integers(1, 3), compute=st.sampled_from([0, 0.25, 0.6, 1]),
+          wait=st.sampled_from([0, 30]), placement=st.sampled_from(["spread", "binpack", "same-host"]))  # fmt: skip
+    def request(self, user, memory, count, compute, wait, placement):
+        try:
+            got = self.broker.request(client(user), Terms(count, memory, 0, compute, 0, (), placement), wait=wait)
+        except (ServerBusy, NoSuchDevice):
+            return
+        if isinstance(got, Place):
+            assert wait and 0 < got.position <= got.waiting
+            self.tickets[got.ticket] = user
+
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data())
+    def ask_again(self, data):
+        ticket = data.draw(st.sampled_from(sorted(self.tickets)))
+        try:
+            got = self.broker.request(client(self.tickets[ticket]), Terms(), ticket=ticket)
+        except (ServerBusy, NoSuchDevice):
+            got = None
+        if not isinstance(got, Place):
+            del self.tickets[ticket]
+
+    @rule(user=users, device=st.sampled_from([None, 0, 1]))
+    def session_of_its_own(self, user, device):
+        try:
+            own = self.broker.admit(client(user), device)
+        except (ServerBusy, NoSuchDevice):
+            return
+        self.sessions.append(self.book.open(own, min(own.parts), client(user)))
+
+    @precondition(lambda self: len(self.book))
+    @rule(data=st.data())
+    def session_of_a_lease(self, data):
+        held = data.draw(st.sampled_from(list(self.book)))
+        if not held.own:
+            self.sessions.append(self.book.open(held, data.draw(st.sampled_from(sorted(held.parts))), held.client))
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data(), wanted=st.integers(0, 1600))
+    def draw(self, data, wanted):
+        session = data.draw(st.sampled_from(self.sessions))
+        before = session.drawn
+        assert self.broker.draw(session, wanted) in (before, wanted)
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data())
+    def close(self, data):
+        session = data.draw(st.sampled_from(self.sessions))
+        self.sessions.remove(session)
+        self.book.close(session.id, "bye")
+
+    @precondition(lambda self: len(self.book))
+    @rule(data=st.data())
+    def give_back(self, data):
+        for session in self.book.end(data.draw(st.sampled_from(list(self.book))).id, "given back"):
+            self.sessions.remove(session)
+
+    @rule(seconds=st.floats(0, 12))
+    def time_passes(self, seconds):
+        self.clock.now += seconds
+        for over, reason in self.broker.overdue():
+            for session in self.book.end(over.id, reason):
+                self.sessions.remove(session)
+        self.broker.pump()
+
+    @invariant()
+    def no_device_lends_more_than_it_has(self):
+        for device in (0, 1):
+            lent = self.book.reserved(device) + self.book.drawn_from_rest(device)
+            assert lent + self.book.memory_free(device) == int(self.TOTAL * self.FACTOR)
+            assert sum(one.compute for one in self.book.on_device(device)) <= 1 + 1e-9
+
+    @invariant()
+    def no_lease_holds_more_than_its_part(self):
+        for held in self.book:
+            for device, part in held.parts.items():
+                if part:
+                    assert sum(s.drawn for s in held.sessions.values() if s.device == device) <= part
+
+    @invariant()
+    def no_user_holds_more_than_the_quota(self):
+        for user in ("a", "b"):
+            assert self.book.held(user)[0] <= self.QUOTA
+
+
+TestLending = Lending.TestCase
+TestLending.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

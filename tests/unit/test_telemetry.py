@@ -10,13 +10,13 @@ from rgpu.config import parse_devices
 from rgpu.errors import ConfigError
 from rgpu.server import nvml as nvml_room
 from rgpu.server import telemetry
-from rgpu.server.lease import Client, Lease
+from rgpu.server.lease import Session
 from rgpu.server.telemetry import Inventory
 from tests.support.waiting import wait_until
 
 
-def lease(device, **told):
-    return Lease(b"s" * 16, 1, device, Client("u", "h", 1, "p"), 0.0, **told)
+def session(device, memory_used, busy):
+    return Session(b"s" * 16, 1, device, None, None, 0.0, resident_used=memory_used, busy=busy)
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def test_cpu_devices_share_the_host(monkeypatch):
 
 def test_a_cpu_device_is_what_its_sessions_use():
     inventory = Inventory(parse_devices("cpu:1"))
-    leases = [lease(0, memory_used=10, busy=0.7), lease(0, memory_used=5, busy=0.6)]
-    reading = inventory.read(inventory.devices[0], leases)
+    sessions = [session(0, memory_used=10, busy=0.7), session(0, memory_used=5, busy=0.6)]
+    reading = inventory.read(inventory.devices[0], sessions)
     assert (reading.memory_used, reading.utilization) == (15, 100)
 
 

@@ -17,15 +17,18 @@ from rgpu import tokens
 from rgpu.config import Address
 from rgpu.errors import (
     AuthenticationError,
+    LeaseEnded,
     NoSuchDevice,
     NoSuchSession,
     ProtocolError,
     QuotaExceeded,
     RgpuError,
     ServerBusy,
+    ServerDraining,
     ServerUnavailable,
     VersionMismatch,
 )
+from rgpu.leases.terms import Terms
 from rgpu.link.control import ControlClient
 from rgpu.tokens import Token
 from rgpu.wire import control
@@ -40,13 +43,15 @@ _REFUSALS: dict[str, type[RgpuError]] = {
     "version": VersionMismatch,
     "no-device": NoSuchDevice,
     "full": ServerBusy,
+    "quota": QuotaExceeded,
+    "draining": ServerDraining,
+    "no-lease": LeaseEnded,
     "starting": ServerBusy,
     "stopping": ServerUnavailable,
     "failed": ServerUnavailable,
     "no-session": NoSuchSession,
     "not-yours": NoSuchSession,
     "denied": AuthenticationError,
-    "quota": QuotaExceeded,
 }
 
 
@@ -70,6 +75,8 @@ class Lease:
     key: str
     grace: float
     device: dict[str, Any]
+    lease: bytes
+    idle_timeout: float
     token: Token | None = None  # what the worker is to be shown
 
 
@@ -86,8 +93,8 @@ class DaemonClient:
         answer = self._ask(control.Hello, control.Welcome, VERSION, fingerprint(), numpy_version)
         return ServerInfo(*answer)
 
-    def attach(self, device: int | None = None) -> Lease:
-        """A lease on a device (None: the server chooses) and the worker that serves it."""
+    def attach(self, device: int | None = None, lease: bytes = b"") -> Lease:
+        """A session on a device (None: the server chooses), under a lease or one of its own, and its worker."""
         wanted = control.ANY_DEVICE if device is None else device
         if not 0 <= wanted <= control.ANY_DEVICE:
             raise NoSuchDevice(f"rgpu server {self.address}: there is no device {device}")
@@ -97,6 +104,7 @@ class DaemonClient:
             VERSION,
             fingerprint(),
             wanted,
+            lease,
             *_who_we_are(),
             timeout=max(self.timeout, ATTACH_SECONDS),
         )
@@ -104,8 +112,41 @@ class DaemonClient:
             raise AuthenticationError(f"rgpu server {self.address} and its worker are not protected alike")
         return replace(Lease(*answer), token=self.token and replace(self.token, server_key=answer.key))
 
+    def request(self, terms: Terms, *, ticket: bytes = b"", wait: float = 0.0) -> Any:
+        """A lease on several devices (``Leased``), or a place in the queue (``Queued``) with whose ticket to ask
+        again, often. Raises NoSuchDevice, QuotaExceeded, or ServerBusy when ``wait`` is over."""
+        return self._ask(
+            control.Request,
+            (control.Leased, control.Queued),
+            VERSION,
+            fingerprint(),
+            ticket,
+            terms.count,
+            terms.devices,
+            terms.memory,
+            terms.fraction,
+            terms.compute,
+            terms.seconds,
+            wait,
+            [str(f) for f in terms.filters],
+            terms.placement,
+            *_who_we_are(),
+        )
+
+    def renew(self, lease: bytes) -> Any:
+        """Keep a lease: ``seconds`` left and a ``notice``. LeaseEnded with the reason when it is over."""
+        return self._ask(control.Renew, control.Kept, lease)
+
+    def give_back(self, lease: bytes) -> None:
+        """End a lease and its sessions. Giving it back twice is harmless."""
+        self._ask(control.GiveBack, control.Released, lease)
+
+    def drain(self, on: bool = True, seconds: float = 0.0) -> Any:
+        """No new leases (or, off, new ones again); ``seconds`` later (0: never) the others end. What is left."""
+        return self._ask(control.Drain, control.Drained, on, seconds)
+
     def release(self, session: bytes) -> None:
-        """Give a lease back; its worker ends. Giving it back twice is harmless."""
+        """End a session; its worker ends. Twice is harmless."""
         self._ask(control.Release, control.Released, session)
 
     def end(self, session: str) -> None:
@@ -123,10 +164,11 @@ class DaemonClient:
     def close(self) -> None:
         self._link.close()
 
-    def _ask(self, request: type, expected: type, *fields: Any, timeout: float | None = None) -> Any:
+    def _ask(self, request: type, expected: Any, *fields: Any, timeout: float | None = None) -> Any:
         body = pack(request.encode(*fields))
         answer = Control.decode(unpack(self._link.request(body, timeout)))
-        if isinstance(answer, expected.Record):
+        kinds = expected if isinstance(expected, tuple) else (expected,)
+        if isinstance(answer, tuple(kind.Record for kind in kinds)):
             return answer
         if isinstance(answer, control.Refused.Record):
             raise _REFUSALS.get(answer.reason, RgpuError)(f"rgpu server {self.address}: {answer.message}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import rgpu.link.zmq  # noqa: F401
 from rgpu import _core, config, link, tokens
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
+from rgpu.client.holding import Holder, Part, acquire, hello_all, parse_part, terms_of, visible
 from rgpu.client.stats import Counters
 from rgpu.client.stream import CommandStream, forked
 from rgpu.errors import (
@@ -27,6 +29,7 @@ from rgpu.errors import (
     ConfigError,
     NoSuchDevice,
     ProtocolError,
+    RgpuError,
     ServerLost,
     ServerUnavailable,
     SessionExpired,
@@ -53,6 +56,8 @@ class Device:
         self.name = f"device {ordinal} ({daemon.address}, {info['kind']}:{self.index})"
         self.session: bytes | None = None
         self._grace = 0.0  # seconds that the worker waits for us
+        self.lease = b""  # what the session is opened under; empty: one of its own
+        self.holder: Holder | None = None
         self._stream: CommandStream | None = None
         self.retired = Counters()  # of streams that were closed
         self._lock = threading.Lock()
@@ -73,8 +78,10 @@ class Device:
         return self._stream is not None
 
     def _attach(self) -> CommandStream:
-        granted = self.daemon.attach(self.index)
+        granted = self.daemon.attach(self.index, self.lease)
         self.session, self._grace = granted.session, granted.grace
+        if granted.idle_timeout and not self.lease and self.holder is not None:  # somebody has to hear the warning
+            self.holder.add(self.daemon, granted.lease, min(5.0, granted.idle_timeout / 10))
         stream = CommandStream(
             Session(granted.session, granted.epoch),
             link.connect(self._reachable(granted.endpoints), granted.session, self.settings.link, granted.token),
@@ -110,7 +117,8 @@ class Device:
             return
         if state.startswith("dead"):
             reason = state.partition(":")[2].strip()
-            lost = SessionExpired if "for more than" in reason else WorkerLost
+            gone = ("for more than", "the time of the lease", "given back", "is drained")
+            lost = SessionExpired if any(words in reason for words in gone) else WorkerLost
             stream.lose(
                 lost(
                     f"the worker of {self.name} ended ({reason}); its arrays are gone. "
@@ -154,20 +162,43 @@ class Pool:
 
     def __init__(self, settings: config.ClientConfig) -> None:
         self.settings = settings
+        self.leases: list[Part] = []  # that this pool asked for, and gives back
         self.devices: list[Device] = []
         self.daemons: list[DaemonClient] = []
         self.embedded: Any = None
+        self.holder = Holder()
         try:
-            for address in settings.servers or tokens.servers() or (config.LOCAL,):
-                self._add(address)
-            for welcome, daemon in zip(_hello_all(self.daemons), self.daemons):
-                daemon.name = welcome.name
-                for info in welcome.devices:
-                    self.devices.append(Device(len(self.devices), daemon, info, settings))
+            self._fill()
         except BaseException:
             self.close()
             raise
-        self._restrict()
+
+    def _fill(self) -> None:
+        """The devices of the servers, or of the lease that the settings name or ask for."""
+        settings = self.settings
+        held = [parse_part(text) for text in settings.lease]
+        named = tuple(dict.fromkeys(part.address for part in held)) or settings.servers or tokens.servers()
+        for address in named or (config.LOCAL,):
+            self._add(address)
+        for welcome, daemon in zip(hello_all(self.daemons), self.daemons):
+            daemon.name = welcome.name
+            for info in welcome.devices:
+                self.devices.append(Device(len(self.devices), daemon, info, settings))
+        terms = None if held else terms_of(settings)
+        if terms is not None:
+            told = _say if settings.wait_for else lambda text: None
+            held = acquire(self.daemons, terms, wait=settings.wait_for, show=settings.visible_devices, told=told)
+            for part in held:
+                if part.renew:
+                    self.holder.add(self._daemon(part.address), part.lease, part.renew)
+            self.leases = held
+        if held:
+            self._number([self._leased(part, index) for part in held for index in part.devices])
+        if settings.visible_devices is not None and terms is None:
+            shown = visible(settings.visible_devices, [device.info for device in self.devices])
+            self._number([self.devices[position] for position in shown])
+        for device in self.devices:
+            device.holder = self.holder
 
     def _add(self, address: Any) -> None:
         if address == config.LOCAL:
@@ -177,20 +208,22 @@ class Pool:
             address = self.embedded.address
         self.daemons.append(DaemonClient(address, timeout=self.settings.connect_timeout))
 
-    def _restrict(self) -> None:
-        """RGPU_VISIBLE_DEVICES, with CUDA_VISIBLE_DEVICES' meaning."""
-        visible = self.settings.visible_devices
-        if visible is None:
-            return
-        chosen = [self.devices[i] for i in visible if i < len(self.devices)]
-        if len(chosen) < len(visible):
-            raise NoSuchDevice(
-                f"RGPU_VISIBLE_DEVICES={','.join(map(str, visible))} (or rgpu run -n {len(visible)}) asks for "
-                f"devices that are not there: the pool has {len(self.devices)}. See 'rgpu list'"
-            )
-        for ordinal, device in enumerate(chosen):
+    def _daemon(self, address: Any) -> DaemonClient:
+        return next(daemon for daemon in self.daemons if daemon.address == address)
+
+    def _leased(self, part: Part, index: int) -> Device:
+        """The device of a lease."""
+        daemon = self._daemon(part.address)
+        found = [device for device in self.devices if device.daemon is daemon and device.index == index]
+        if not found:
+            raise NoSuchDevice(f"rgpu server {part.address} has no device {index} any more, which RGPU_LEASE names")
+        found[0].lease = part.lease
+        return found[0]
+
+    def _number(self, devices: list[Device]) -> None:
+        for ordinal, device in enumerate(devices):
             device.ordinal = ordinal
-        self.devices = chosen
+        self.devices = devices
 
     def device(self, ordinal: int) -> Device:
         if not 0 <= ordinal < len(self.devices):
@@ -209,33 +242,18 @@ class Pool:
                 device.close(abort)
             except SessionLost:
                 pass
+        self.holder.close()
+        for part in self.leases:
+            with contextlib.suppress(RgpuError):
+                self._daemon(part.address).give_back(part.lease)
         for daemon in self.daemons:
             daemon.close()
         if self.embedded is not None:
             self.embedded.stop()
 
 
-def _hello_all(daemons: list[DaemonClient]) -> list[Any]:
-    """Ask every daemon at the same time: connecting costs one round trip, not one a server."""
-    answers: list[Any] = [None] * len(daemons)
-
-    def ask(number: int) -> None:
-        try:
-            answers[number] = daemons[number].hello()
-        except Exception as error:
-            answers[number] = error
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(1, len(daemons))]
-    for thread in threads:
-        thread.start()
-    if daemons:
-        ask(0)
-    for thread in threads:
-        thread.join()
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return answers
+def _say(text: str) -> None:
+    print(f"rgpu: {text}", file=sys.stderr, flush=True)
 
 
 _pool: Pool | None = None
@@ -267,8 +285,11 @@ def get() -> Pool:
 def connect(*servers: Any, **settings: Any) -> Pool:
     """Use these servers (``"host:port"``, ``"local"``, or one list of them) from now on, in place of RGPU_SERVERS.
 
-    Arrays of an earlier connection are gone. Keyword arguments are client settings of rgpu.toml,
-    such as ``connect_timeout=5``.
+    Arrays of an earlier connection are gone. Keyword arguments are client settings of rgpu.toml, such as
+    ``connect_timeout=5``. ``gpus=2, memory="8GiB", compute=0.25`` lease parts of so many devices, all or none:
+    ``memory`` of each (bytes, or a part like ``0.5``), ``compute`` share of each, ``filters=["name=*A100*"]``,
+    ``placement`` spread, binpack or same-host, ``wait_for="60s"`` in the queue. They are given back by ``close``.
+    Raises NoSuchDevice, QuotaExceeded, ServerBusy or ServerUnavailable.
     """
     global _pool
     if servers:

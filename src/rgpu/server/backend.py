@@ -24,6 +24,8 @@ class Backend(ABC):
     scalar: type | tuple[type, ...] = np.generic
     borrowed: tuple[type, ...] = ()  # arrays over memory that is not theirs and must stay so
     limit: int = 0
+    allowance: Any = None  # what the session may use now, asked of the daemon; None: the limit
+    spill_to: Any = None  # where arrays go that do not fit into device memory; None: all fit
     table: Any = None  # the session's, set by the executor: its accounts are what memory figures tell
     peers: Any = None  # the session's connections to other workers, set by the executor
 
@@ -103,6 +105,15 @@ class Backend(ABC):
     @abstractmethod
     def use_stream(self, stream: Any) -> None:
         """Make a stream object (or None) current for what follows."""
+
+    def entitle(self, allowance: Any, spill_to: Any = None) -> None:
+        """From now on this is what the session may use."""
+        self.allowance, self.spill_to = allowance, spill_to
+        allowance.release = self.release
+
+    @abstractmethod
+    def address(self, array: Any) -> int:
+        """Where an array's first element is, for the distance between two of one memory."""
 
     def explain(self, error: BaseException) -> BaseException:
         """An exception as the client should see it: with arguments that make it again there."""

@@ -56,6 +56,9 @@ class CpuBackend(Backend):
             return np.empty(shape, dtype)
         return np.ndarray(shape, dtype, memory_of(root), offset, strides)
 
+    def address(self, array: Any) -> int:
+        return array.__array_interface__["data"][0]
+
     def from_host(self, array: np.ndarray) -> Any:
         return np.array(array)
 

@@ -81,6 +81,19 @@ class CupyBackend(Backend):
             )
         return cupy.ndarray(shape, dtype, memptr=root.data + offset, strides=strides)
 
+    def address(self, array: Any) -> int:
+        return array.data.ptr
+
+    def entitle(self, allowance: Any, spill_to: Any = None) -> None:
+        super().entitle(allowance, spill_to)
+        allowance.held = lambda: max(self.table.used if self.table else 0, self.pools.held)
+
+        def more(held: int) -> int:
+            allowance.more(held)
+            return allowance.memory
+
+        self.pools.more = more
+
     def from_host(self, array: np.ndarray) -> Any:
         return cupy.array(array)
 

@@ -1,46 +1,259 @@
-"""The choice of a device for a new session. Pure: facts in, an index or a refusal out.
+"""Who gets which device, now or later: quotas, placement and the queue around the book of leases. Pure.
 
-What it must never do is keep state: leases are in ``lease``, measurements in ``telemetry``.
+Measurements come in as figures, processes and sockets are the daemon's. Nothing here may lend what the book says
+is not there, nor let a user hold more than the user's quota.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from rgpu.errors import NoSuchDevice, ServerBusy
+from rgpu.errors import QuotaExceeded, RgpuError, ServerBusy, ServerDraining
+from rgpu.leases.placement import Room, candidates, choose
+from rgpu.leases.queue import Waiting, grant_in_order, in_order
+from rgpu.leases.terms import Client, Quotas, Terms, show_bytes
+from rgpu.server.lease import Lease, LeaseBook, Session
+
+FORGOTTEN_AFTER = 5.0  # seconds without a question about its ticket, until a request leaves the queue
+WARN_BEFORE = 60.0  # seconds before an idle lease ends that its holder is told, or a fifth of the time if that is less
+
+
+@dataclass
+class Request:
+    """Somebody in the queue."""
+
+    client: Client
+    terms: Terms
+    since: float
+    until: float
+    asked: float
+    lease: Lease | None = None
 
 
 @dataclass(frozen=True)
-class Load:
-    """What counts about one device."""
+class Place:
+    """Where a request stands: 1 is next."""
 
-    sessions: int
-    memory_free: int
-    utilization: float
+    ticket: bytes
+    position: int
+    waiting: int
 
 
-def choose(loads: Sequence[Load], wanted: int | None, most_sessions: int) -> int:
-    """The index of the device to lease: the wanted one, or for None the least loaded.
+@dataclass
+class Broker:
+    """``facts`` of each device for filters, ``load(device)``: its utilization in percent."""
 
-    Raises NoSuchDevice or ServerBusy with a sentence for the user.
-    """
-    if wanted is not None:
-        if not 0 <= wanted < len(loads):
-            have = "device 0 only" if len(loads) == 1 else f"devices 0 to {len(loads) - 1}"
-            raise NoSuchDevice(f"there is no device {wanted} on this server; it has {have}")
-        if loads[wanted].sessions >= most_sessions:
-            raise ServerBusy(
-                f"device {wanted} already serves {loads[wanted].sessions} sessions, the most it may; "
-                "try again later, use another device, or raise --sessions on the server"
+    book: LeaseBook
+    facts: Sequence[Mapping[str, Any]]
+    load: Callable[[int], float]
+    quotas: Quotas = field(default_factory=Quotas)
+    most_sessions: int = 32
+    idle_timeout: float = 0.0
+    draining: bool = False
+    drain_at: float | None = None
+    _queue: dict[bytes, Request] = field(default_factory=dict)
+    _arrivals: dict[bytes, int] = field(default_factory=dict)
+    _count: int = 0
+
+    # Leases
+
+    def request(self, client: Client, terms: Terms, *, ticket: bytes = b"", wait: float = 0.0) -> Lease | Place:
+        """A lease, or a place in the queue for those who wait.
+
+        Raises NoSuchDevice or QuotaExceeded for what can never be, ServerBusy for what is not now.
+        """
+        now = self.book.clock()
+        if ticket not in self._queue:
+            self._refuse_if_draining()
+            candidates(self.rooms(), terms)
+            if over := self._over_quota(client.user, terms, alone=True):
+                raise QuotaExceeded(over)
+            ticket = secrets.token_bytes(16)
+            self._queue[ticket] = Request(client, terms, now, now + wait, now)
+            self._count += 1
+            self._arrivals[ticket] = self._count
+        request = self._queue[ticket]
+        request.asked = now
+        self.pump()
+        if request.lease is not None or now >= request.until:
+            place = self._place(ticket)
+            self._leave(ticket)
+            if request.lease is None:
+                raise self._why_not(request, place)
+            return request.lease
+        return self._place(ticket)
+
+    def admit(self, client: Client, device: int | None) -> Lease:
+        """A lease of its own for one session that asked for no share: it draws from what is left."""
+        self._refuse_if_draining()
+        terms = Terms(devices=() if device is None else (device,))
+        (chosen,) = choose(self.rooms(), terms)
+        if over := self._over_quota(client.user, terms):
+            raise QuotaExceeded(over)
+        return self.book.grant(client, [chosen], terms, own=True)
+
+    def pump(self) -> None:
+        """Grant what can be granted, in order; drop who asks no more. A lease nobody comes for ends unrenewed."""
+        now = self.book.clock()
+        for ticket, request in list(self._queue.items()):
+            if now - request.asked > FORGOTTEN_AFTER:
+                self._leave(ticket)
+        if not self.draining:
+            waiting = [w for w in self._ordered() if w.item.lease is None]
+            grant_in_order(waiting, self._wants, self._grant)
+
+    def drain(self, on: bool, seconds: float = 0.0) -> None:
+        """No new leases from now on; after ``seconds`` (0: never) those that are left are overdue."""
+        self.draining = on
+        self.drain_at = self.book.clock() + seconds if on and seconds else None
+
+    def overdue(self) -> list[tuple[Lease, str]]:
+        if self.drain_at is not None and self.book.clock() >= self.drain_at:
+            return [(lease, "the server is drained") for lease in self.book]
+        return self.book.overdue(self.idle_timeout)
+
+    def notice(self, lease: Lease) -> str:
+        """What its holder should know now: an end that comes near."""
+        now = self.book.clock()
+        if self.drain_at is not None:
+            return f"the server is drained and ends this lease in {max(0.0, self.drain_at - now):.0f} s"
+        idle = now - lease.active
+        if self.idle_timeout and idle > self.idle_timeout - min(WARN_BEFORE, self.idle_timeout / 5):
+            return (
+                f"the lease has been idle for {idle:.0f} s and will be given back in "
+                f"{max(0.0, self.idle_timeout - idle):.0f} s unless it is used"
             )
-        return wanted
-    free = [index for index, load in enumerate(loads) if load.sessions < most_sessions]
-    if not free:
-        raise ServerBusy(
-            f"all {len(loads)} devices serve {most_sessions} sessions each, the most they may; "
-            "try again later, or raise --sessions on the server"
-        )
-    return min(
-        free, key=lambda index: (loads[index].sessions, loads[index].utilization, -loads[index].memory_free)
-    )
+        return ""
+
+    # Memory that sessions draw
+
+    def draw(self, session: Session, wanted: int) -> int:
+        """Let a session hold ``wanted`` bytes if that can be, less if it needs less now. What it may hold."""
+        more = wanted - session.drawn
+        if more <= 0 or (more <= self.book.drawable(session) and more <= self._quota_left(session)):
+            session.drawn = max(0, wanted)
+        return session.drawn
+
+    def free_for(self, session: Session) -> int:
+        """Bytes that a session could still draw."""
+        return min(self.book.drawable(session), self._quota_left(session))
+
+    def _quota_left(self, session: Session) -> int:
+        if session.lease.parts[session.device]:
+            return 1 << 62  # counted when it was set aside
+        payer = session.lease.client.user
+        quota = self.quotas.of(payer)
+        return max(0, quota.memory - self.book.held(payer)[0]) if quota.memory else 1 << 62
+
+    # The queue
+
+    def queue(self) -> list[tuple[dict[str, Any], Request]]:
+        """Who waits, in order: in plain values, and as it is."""
+        now = self.book.clock()
+        waiting = [w for w in self._ordered() if w.item.lease is None]
+        return [
+            (
+                {
+                    "position": number,
+                    "count": w.item.terms.count,
+                    "memory": w.item.terms.memory,
+                    "compute": w.item.terms.compute,
+                    "waited": now - w.item.since,
+                },
+                w.item,
+            )
+            for number, w in enumerate(waiting, 1)
+        ]
+
+    def rooms(self) -> list[Room]:
+        """What each device has left."""
+        book, rooms = self.book, []
+        for device, facts in enumerate(self.facts):
+            sessions = len(book.sessions_on(device))
+            rooms.append(
+                Room(
+                    "",
+                    book.totals[device],
+                    book.memory_free(device),
+                    book.compute_free(device),
+                    sessions + sum(not lease.sessions for lease in book.on_device(device)),
+                    self.load(device),
+                    sessions < self.most_sessions,
+                    facts,
+                    book.lendable[device],
+                )
+            )
+        return rooms
+
+    def _ordered(self) -> list[Waiting]:
+        waiting = [Waiting(t, r.client.user, self._arrivals[t], r) for t, r in self._queue.items()]
+        return in_order(waiting, self.book.dominant_shares(), lambda user: self.quotas.of(user).weight)
+
+    def _wants(self, waiting: Waiting) -> set[int]:
+        """The devices that a request waits for: none, while it is its user's quota that it waits for."""
+        terms = waiting.item.terms
+        if self._over_quota(waiting.user, terms):
+            return set()
+        try:
+            return set(candidates(self.rooms(), terms))
+        except RgpuError:
+            return set()
+
+    def _grant(self, waiting: Waiting) -> bool:
+        request = waiting.item
+        if self._over_quota(waiting.user, request.terms):
+            return False
+        try:
+            devices = choose(self.rooms(), request.terms)
+        except RgpuError:
+            return False
+        request.lease = self.book.grant(request.client, devices, request.terms)
+        return True
+
+    def _place(self, ticket: bytes) -> Place:
+        waiting = [w.ticket for w in self._ordered() if w.item.lease is None]
+        return Place(ticket, waiting.index(ticket) + 1 if ticket in waiting else 0, len(waiting))
+
+    def _leave(self, ticket: bytes) -> None:
+        self._queue.pop(ticket, None)
+        self._arrivals.pop(ticket, None)
+
+    def _why_not(self, request: Request, place: Place) -> RgpuError:
+        waited = request.until - request.since
+        after = f" after {waited:g} s in the queue" if waited else ""
+        if over := self._over_quota(request.client.user, request.terms):
+            return QuotaExceeded(over + after)
+        try:
+            choose(self.rooms(), request.terms)
+        except RgpuError as error:
+            return type(error)(f"{error}{after}")
+        return ServerBusy(f"{place.position - 1} others wait for these devices{after}; wait for them with --wait-for")
+
+    def _refuse_if_draining(self) -> None:
+        if self.draining:
+            raise ServerDraining("the server is being drained and grants no new leases; use another server")
+
+    def _over_quota(self, user: str, terms: Terms, alone: bool = False) -> str:
+        """Why a user may not hold this as well (``alone``: not even with nothing else), or nothing."""
+        quota = self.quotas.of(user)
+        memory, compute, devices = (0, 0.0, 0) if alone else self.book.held(user)
+        asked = terms.count * max((terms.memory_of(total) for total in self.book.totals), default=0)
+        if quota.memory and memory + asked > quota.memory:
+            return (
+                f"the quota of user {user} is {show_bytes(quota.memory)} of memory; {show_bytes(memory)} are held "
+                f"and {show_bytes(asked)} asked for"
+            )
+        if quota.compute and compute + terms.compute * terms.count > quota.compute + 1e-9:
+            return (
+                f"the quota of user {user} is {quota.compute:g} devices' compute; {compute:g} are held "
+                f"and {terms.compute * terms.count:g} asked for"
+            )
+        if quota.devices and devices + terms.count > quota.devices:
+            return (
+                f"the quota of user {user} is {quota.devices} devices; {devices} are held and {terms.count} asked for"
+            )
+        return ""
+

@@ -31,10 +31,12 @@ class Pool:
 
 
 class Pools:
-    """All pools of the session. Together they never hold more than the lease, cached blocks included."""
+    """All pools of the session. Together they never hold more than the lease, cached blocks included. ``more`` asks
+    the daemon to let the session hold so many bytes, and says what it may hold."""
 
     def __init__(self, lease: int) -> None:
         self.lease = lease
+        self.more: Callable[[int], int] = lambda held: self.lease
         self._all: weakref.WeakSet[Pool] = weakref.WeakSet()
         self.default = self.create()
         self.none = self.create()  # where the user wants no pool: accounted apart, and bounded as well
@@ -60,6 +62,8 @@ class Pools:
         """Memory of the card, for a pool that has none left; CuPy's pool already counts it as held."""
         if self.lease and self.held > self.lease:
             self.free_all()
+            if self.held > self.lease:
+                self.lease = self.more(self.held)
             if self.held > self.lease:
                 raise runtime.CUDARuntimeError(_OUT_OF_MEMORY)  # the pool says it with its figures
         fresh = cupy.cuda.memory._malloc(size)
@@ -93,6 +97,9 @@ def _info(backend: Any) -> dict:
 
 def _memory(backend: Any) -> list[int]:
     free, total = device_memory()
+    if backend.allowance is not None:
+        left, leased = backend.allowance.figures()
+        return [min(free, left), min(leased, total)]
     leased = min(backend.limit or total, total)
     return [max(0, min(free, leased - backend.pools.held)), leased]
 

@@ -16,15 +16,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from rgpu import host
-from rgpu.config import Address, ServerConfig
-from rgpu.errors import AuthenticationError, NoSuchDevice, ProtocolError, QuotaExceeded, ServerBusy
+from rgpu.config import Address, ServerConfig, parse_placement
+from rgpu.errors import (
+    AuthenticationError,
+    LeaseEnded,
+    NoSuchDevice,
+    ProtocolError,
+    QuotaExceeded,
+    RgpuError,
+    ServerBusy,
+    ServerDraining,
+)
+from rgpu.leases.filters import parse_filter
+from rgpu.leases.terms import Client, Quotas, Terms
 from rgpu.link.control import ControlServer
-from rgpu.server import broker
 from rgpu.server.access import Access
+from rgpu.server.broker import Broker, Place
 from rgpu.server.confine import Quarters
 from rgpu.server.device import Device
 from rgpu.server.keys import KeyRing, Person, key_id
-from rgpu.server.lease import Client, Lease, LeaseBook
+from rgpu.server.lease import Lease, LeaseBook, Session
+from rgpu.server.sharing import Sharing
 from rgpu.server.telemetry import Inventory, threads_per_device
 from rgpu.server.workers import WORKER_COMMAND, Worker, WorkerPool
 from rgpu.web import Board
@@ -39,6 +51,20 @@ START_ATTEMPTS = 3  # of a worker, before a waiting client is told that it fails
 SHOW_SECONDS = 1.0  # between pictures for the web page
 START_SECONDS = 20.0  # that a client waits for a worker to start
 ACCESS_SECONDS = 0.5  # between looks whether somebody's right has ended
+RENEWALS = 4  # of a lease in the time after which its holder counts as gone
+
+#: what a client is told of an exception; the first class that fits
+_REASONS: tuple[tuple[type[RgpuError], str], ...] = (
+    (AuthenticationError, "denied"),
+    (NoSuchDevice, "no-device"),
+    (QuotaExceeded, "quota"),
+    (ServerDraining, "draining"),
+    (ServerBusy, "full"),
+    (LeaseEnded, "no-lease"),
+)
+
+
+_NOBODY = {"user": "-", "host": "-", "pid": 0, "program": "-"}  # somebody else, whom this person may not see
 
 
 @dataclass
@@ -47,8 +73,8 @@ class _Waiting:
 
     asker: Any
     device: Device
+    lease: Lease
     client: Client
-    memory_limit: int
     until: float
 
 
@@ -69,7 +95,17 @@ class Daemon:
         self.config, self._inventory, self._parent = config, inventory, parent
         self.devices = inventory.devices
         self.name = config.server_name
-        self._leases = LeaseBook(time.monotonic)
+        totals = [device.memory_total for device in self.devices]
+        self._leases = LeaseBook(time.monotonic, totals, factor=config.oversubscribe, grace=config.grace)
+        self._broker = Broker(
+            self._leases,
+            [self._facts(device) for device in self.devices],
+            lambda index: self._inventory.read(self.devices[index], self._leases.sessions_on(index)).utilization,
+            Quotas({quota.user: quota for quota in config.quotas}),
+            config.sessions,
+            config.idle_timeout,
+        )
+        self._sharing = Sharing(self._leases, self._broker, [d.kind for d in self.devices], self._tell_worker)
         self._waiting: deque[_Waiting] = deque()
         self._started = time.time()
         self._stopping = ""
@@ -98,6 +134,10 @@ class Daemon:
         self._answers = {
             control.Hello.Record: self._hello,
             control.Attach.Record: self._attach,
+            control.Request.Record: self._request,
+            control.Renew.Record: self._renew,
+            control.GiveBack.Record: self._give_back,
+            control.Drain.Record: self._drain,
             control.Release.Record: self._release,
             control.End.Record: self._end_named,
             control.SessionState.Record: self._session_state,
@@ -157,10 +197,14 @@ class Daemon:
                 "starting",
                 f"no worker of {self.name} was ready in {START_SECONDS:g} s; try again",
             )
+            self._abandon(waiting.lease)
         if now >= self._look_at:
             self._look_at = now + ACCESS_SECONDS
             self._end_void()
-        pause = min(self._pool.tick(), ACCESS_SECONDS)
+        for lease, reason in self._broker.overdue():
+            self._end_lease(lease, reason)
+        self._broker.pump()
+        pause = min(self._pool.tick(), self._sharing.tick(), ACCESS_SECONDS)
         if self._board is not None:
             if now - self._shown >= SHOW_SECONDS:
                 self._shown = now
@@ -170,11 +214,9 @@ class Daemon:
         return pause
 
     def _end_void(self) -> None:
-        """End the sessions of those whose token was revoked or has expired."""
+        """End the leases of those whose token was revoked or has expired."""
         for lease, reason in self._access.void(self._leases):
-            if worker := self._pool.by_session(lease.session):
-                self._pool.stop(worker, reason)
-            self._end(lease.session, reason)
+            self._end_lease(lease, reason)
 
     # Requests
 
@@ -191,14 +233,9 @@ class Daemon:
             self._refuse(
                 asker, "protocol", f"rgpu server {self.name} ({VERSION}) did not understand: {error}"
             )
-        except AuthenticationError as error:
-            self._refuse(asker, "denied", f"rgpu server {self.name}: {error}")
-        except NoSuchDevice as error:
-            self._refuse(asker, "no-device", str(error))
-        except QuotaExceeded as error:
-            self._refuse(asker, "quota", f"rgpu server {self.name}: {error}")
-        except ServerBusy as error:
-            self._refuse(asker, "full", str(error))
+        except RgpuError as error:
+            reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "failed")
+            self._refuse(asker, reason, f"rgpu server {self.name}: {error}")
         except Exception as error:  # one client's request must not end everybody's sessions
             log.exception("a request failed")
             self._refuse(
@@ -231,87 +268,160 @@ class Daemon:
     def _attach(self, asker: Any, message: Any, person: Person) -> tuple | None:
         if mismatch := self._mismatch(message):
             return mismatch
-        waiting = [w.device.index for w in self._waiting]
-        loads = []
-        for device in self.devices:
-            leases = self._leases.on_device(device.index)
-            reading = self._inventory.read(device, leases)
-            sessions = len(leases) + waiting.count(device.index)
-            loads.append(
-                broker.Load(sessions, device.memory_total - reading.memory_used, reading.utilization)
-            )
         wanted = None if message.device == control.ANY_DEVICE else message.device
-        device = self.devices[broker.choose(loads, wanted, self.config.sessions)]
-        held = [*self._leases, *(Lease(b"", 0, w.device.index, w.client, 0, w.memory_limit) for w in self._waiting)]
-        memory = self._access.memory_limit(person, device.index, device.memory_total, held)
-        user = person.user if person.public_key else message.user
-        client = Client(user, message.host, message.pid, message.program, person.public_key)
+        client = _client(message, person)
+        if message.lease:
+            lease = self._leases.renew(message.lease)
+            self._check_owner(person, lease)
+        else:
+            lease = self._admit(client, wanted, person)
+        lease.active = time.monotonic()
+        device = self.devices[min(lease.parts) if wanted is None else wanted]
+        if device.index not in lease.parts:
+            raise NoSuchDevice(f"device {device.index} is not among those of this lease: {sorted(lease.parts)}")
         worker = self._pool.take(device.kind)
         if worker:
-            return self._grant(worker, device, client, memory)
+            return self._grant(worker, device, lease, client)
         kind = device.kind
         coming = self._pool.starting(kind) - sum(w.device.kind == kind for w in self._waiting)
         if coming <= 0 and not self._pool.spawn(kind):
+            self._abandon(lease)
             return control.Refused.encode(
                 reason="failed",
                 message=f"rgpu server {self.name} has no room for another process; see its log",
             )
-        self._waiting.append(_Waiting(asker, device, client, memory, time.monotonic() + START_SECONDS))
+        self._waiting.append(_Waiting(asker, device, lease, client, time.monotonic() + START_SECONDS))
         return None
 
-    def _grant(self, worker: Worker, device: Device, client: Client, memory: int) -> tuple:
-        lease = self._leases.grant(device.index, client, memory)
+    def _admit(self, client: Client, wanted: int | None, person: Person) -> Lease:
+        """A lease of its own for one session, within what the person's token allows."""
+        lease = self._broker.admit(client, wanted)
+        try:
+            (device,) = lease.parts
+            others = [other for other in self._leases if other is not lease]
+            lease.cap = self._access.memory_limit(person, device, self._leases.lendable[device], others)
+        except QuotaExceeded:
+            self._leases.end(lease.id, "beyond the token")
+            raise
+        return lease
+
+    def _grant(self, worker: Worker, device: Device, lease: Lease, client: Client) -> tuple:
+        session = self._leases.open(lease, device.index, client)
+        shares = device.kind == "cuda" and self.config.mps and lease.compute
         self._pool.grant(
             worker,
-            lease.session,
-            epoch=lease.epoch,
+            session.id,
+            epoch=session.epoch,
             device=device.index,
             visible=device.visible,
-            memory_limit=memory,
+            memory_limit=self._leases.limit(session),
+            turns=self._sharing.joined(session),
+            spill=self._sharing.spills[device.index],
+            spill_directory=self.config.spill_directory,
+            spill_memory=self.config.spill_memory,
+            mps=100 * lease.compute if shares else 0,
             grace=self.config.grace,
             client_key=client.key,
             person=client.key and key_id(client.key),
         )
-        log.info("%s on device %d for %s, %r", _short(lease), device.index, _who(client), worker)
+        log.info("%s on device %d for %s, %r", _short(session), device.index, _who(client), worker)
         return control.Granted.encode(
-            session=lease.session,
-            epoch=lease.epoch,
+            session=session.id,
+            epoch=session.epoch,
             endpoints=worker.endpoints,
             key=worker.key,
             grace=self.config.grace,
-            device=self._describe(device) | {"memory_total": memory},
+            device=self._describe(device) | {"memory_total": self._leases.limit(session)},
+            lease=lease.id,
+            idle_timeout=self.config.idle_timeout,
         )
 
+    def _abandon(self, lease: Lease) -> None:
+        """A lease made for one session that does not come about."""
+        if lease.own and not lease.sessions:
+            self._leases.end(lease.id, "its worker did not start")
+
     def _release(self, _asker: Any, message: Any, person: Person) -> tuple:
-        self._check_owner(person, message.session)
+        self._check_owner(person, self._leases.get(message.session))
         return self._end_session(message.session, "released by the client")
 
-    def _check_owner(self, person: Person, session: bytes) -> None:
-        if not self._access.owns(person, self._leases.get(session)):
-            raise AuthenticationError("that session is somebody else's")
+    def _check_owner(self, person: Person, held: Lease | Session | None) -> None:
+        if not self._access.owns(person, held):
+            raise AuthenticationError(f"that {type(held).__name__.lower()} is somebody else's")
 
     def _end_named(self, _asker: Any, message: Any, person: Person) -> tuple:
-        lease = self._leases.named(message.session)
-        if lease is None:
+        session = self._leases.named(message.session)
+        if session is None:
             return control.Refused.encode(
                 reason="no-session", message=f"there is no session {message.session} on {self.name}; see rgpu-smi"
             )
         # Without keys a client is who it says it is: that keeps people from mistakes, not from each other.
-        mine = self._access.owns(person, lease) if self.protected else lease.client.user == message.user
+        mine = self._access.owns(person, session) if self.protected else session.client.user == message.user
         if not mine:
-            whose = "somebody else" if self.protected else lease.client.user
+            whose = "somebody else" if self.protected else session.client.user
             return control.Refused.encode(reason="not-yours", message=f"session {message.session} belongs to {whose}")
-        return self._end_session(lease.session, f"ended by {person.user if self.protected else message.user}")
+        return self._end_session(session.id, f"ended by {person.user if self.protected else message.user}")
 
     def _end_session(self, session: bytes, reason: str) -> tuple:
-        worker = self._pool.by_session(session)
-        if worker:
-            self._pool.stop(worker, reason)
+        self._stop_worker(session, reason)
         self._end(session, reason)
         return control.Released.encode()
 
+    # Leases on several devices
+
+    def _request(self, _asker: Any, message: Any, person: Person) -> tuple:
+        if mismatch := self._mismatch(message):
+            return mismatch
+        terms = self._access.within(person, _terms(message), self._leases.totals, self._leases)
+        answer = self._broker.request(_client(message, person), terms, ticket=message.ticket, wait=message.wait)
+        if isinstance(answer, Place):
+            return control.Queued.encode(answer.ticket, answer.position, answer.waiting)
+        log.info("lease %s on devices %s for %s", answer.name, sorted(answer.parts), _who(answer.client))
+        return control.Leased.encode(
+            lease=answer.id,
+            seconds=self._seconds_left(answer),
+            renew=0 if answer.renewed is None else self.config.grace / RENEWALS,
+            devices=[self._describe(self.devices[index]) for index in sorted(answer.parts)],
+        )
+
+    def _renew(self, _asker: Any, message: Any, person: Person) -> tuple:
+        lease = self._leases.renew(message.lease)
+        self._check_owner(person, lease)
+        return control.Kept.encode(seconds=self._seconds_left(lease), notice=self._broker.notice(lease)[:256])
+
+    def _seconds_left(self, lease: Lease) -> float:
+        return 0.0 if lease.until is None else max(0.001, lease.until - time.monotonic())
+
+    def _give_back(self, _asker: Any, message: Any, person: Person) -> tuple:
+        try:
+            lease = self._leases.lease(message.lease)
+        except LeaseEnded:
+            return control.Released.encode()  # asked twice
+        self._check_owner(person, lease)
+        self._end_lease(lease, "given back")
+        return control.Released.encode()
+
+    def _drain(self, _asker: Any, message: Any, person: Person) -> tuple:
+        if not person.admin:
+            raise AuthenticationError("only an administrator's token may drain a server")
+        self._broker.drain(message.on, message.seconds)
+        sessions = sum(len(lease.sessions) for lease in self._leases)
+        log.info("%s; %d sessions are left", "draining" if message.on else "no longer draining", sessions)
+        return control.Drained.encode(leases=len(self._leases), sessions=sessions)
+
+    def _end_lease(self, lease: Lease, reason: str) -> None:
+        log.info("lease %s ended: %s", lease.name, reason)
+        for session in list(lease.sessions.values()):
+            self._stop_worker(session.id, reason)
+            self._end(session.id, reason)
+        self._leases.end(lease.id, reason)
+
+    def _stop_worker(self, session: bytes, reason: str) -> None:
+        if worker := self._pool.by_session(session):
+            self._pool.stop(worker, reason)
+
     def _session_state(self, _asker: Any, message: Any, person: Person) -> tuple:
-        self._check_owner(person, message.session)
+        self._check_owner(person, self._leases.get(message.session))
         return control.State.encode(state=self._leases.state(message.session)[:256])
 
     def _snapshot(self, _asker: Any, _message: Any, person: Person) -> tuple:
@@ -329,53 +439,97 @@ class Daemon:
             "uptime": time.time() - self._started,
             "page": self.page,
             "waiting": len(self._waiting),
+            "draining": self._broker.draining,
+            "oversubscribe": self.config.oversubscribe,
+            "queue": [place | self._names(request, person) for place, request in self._broker.queue()],
             "devices": [
-                self._describe(device) | {"sessions": self._sessions(device, person)} for device in self.devices
+                self._describe(device)
+                | {"sessions": self._sessions(device, person), "leases": self._held(device, person)}
+                for device in self.devices
             ],
         }
 
     # Descriptions
 
-    def _describe(self, device: Device) -> dict[str, Any]:
-        reading = self._inventory.read(device, self._leases.on_device(device.index))
+    def _facts(self, device: Device) -> dict[str, Any]:
+        """What filters may ask for."""
         return {
+            "server": self.name,
+            "host": platform.node(),
+            "address": self.config.bind,
+            "labels": dict(self.config.labels),
+            "link": "tcp",
+            "rdma": False,
             "index": device.index,
             "name": device.name,
             "kind": device.kind,
             "memory_total": device.memory_total,
-            "memory_used": reading.memory_used,
-            "utilization": reading.utilization,
             **device.properties,
-            **reading.details,
         }
 
-    def _sessions(self, device: Device, person: Person) -> list[dict[str, Any]]:
+    def _describe(self, device: Device) -> dict[str, Any]:
+        reading = self._inventory.read(device, self._leases.sessions_on(device.index))
+        room = self._broker.rooms()[device.index]
+        return {
+            **self._facts(device),
+            **reading.details,
+            "memory_used": reading.memory_used,
+            "memory_leased": self._leases.reserved(device.index),
+            "memory_free": room.memory_free,
+            "memory_lendable": room.lendable,
+            "compute_free": room.compute_free,
+            "open": room.open and not self._broker.draining,
+            "load": room.sessions,
+            "utilization": reading.utilization,
+        }
+
+    def _held(self, device: Device, person: Person) -> list[dict[str, Any]]:
+        """The leases that hold a part of a device; ``memory`` and ``compute`` 0: what is left."""
         now = time.monotonic()
         return [
             self._names(lease, person)
             | {
                 "id": lease.name,
-                "memory_used": lease.memory_used,
-                "utilization": round(100 * lease.busy),
-                "commands": lease.commands,
+                **self._names(lease, person),
+                "memory": lease.parts[device.index],
+                "compute": lease.compute,
                 "age": now - lease.since,
+                "idle": now - lease.active,
+                "seconds_left": None if lease.until is None else lease.until - now,
+                "sessions": sum(s.device == device.index for s in lease.sessions.values()),
             }
             for lease in self._leases.on_device(device.index)
         ]
 
-    def _names(self, lease: Lease, person: Person) -> dict[str, Any]:
-        """Whose session it is, for its owner and the administrator; others see that there is one."""
-        if not self._access.owns(person, lease):
-            return {"user": "-", "host": "-", "pid": 0, "program": "-", "worker_pid": 0, "link": ""}
-        worker, client = self._pool.by_session(lease.session), lease.client
-        return {
-            "user": client.user,
-            "host": client.host,
-            "pid": client.pid,
-            "program": client.program,
-            "worker_pid": worker.process.pid if worker else 0,
-            "link": worker.link if worker else "",
-        }
+    def _sessions(self, device: Device, person: Person) -> list[dict[str, Any]]:
+        now = time.monotonic()
+        return [
+            {
+                "id": session.name,
+                **self._names(session, person),
+                **self._process(session, person),
+                "lease": session.lease.name,
+                "memory_limit": self._leases.limit(session),
+                "memory_used": session.memory_used,
+                "memory_spilled": max(0, session.memory_used - session.resident_used),
+                "compute": session.lease.compute,
+                "utilization": round(100 * session.busy),
+                "commands": session.commands,
+                "age": now - session.since,
+            }
+            for session in self._leases.sessions_on(device.index)
+        ]
+
+    def _names(self, held: Lease | Session, person: Person) -> dict[str, Any]:
+        """Whose it is, for its owner and the administrator; others see that there is one."""
+        client = held.client
+        if not self._access.owns(person, held):
+            return dict(_NOBODY)
+        return {"user": client.user, "host": client.host, "pid": client.pid, "program": client.program}
+
+    def _process(self, session: Session, person: Person) -> dict[str, Any]:
+        worker = self._pool.by_session(session.id) if self._access.owns(person, session) else None
+        return {"worker_pid": worker.process.pid if worker else 0, "link": worker.link if worker else ""}
 
     # What workers do (workers.Events)
 
@@ -383,14 +537,33 @@ class Daemon:
         for waiting in self._waiting:
             if waiting.device.kind == worker.kind:
                 self._waiting.remove(waiting)
-                granted = self._grant(worker, waiting.device, waiting.client, waiting.memory_limit)
-                self._server.answer(waiting.asker, pack(granted))
+                if waiting.lease.own or waiting.lease.id in {lease.id for lease in self._leases}:
+                    granted = self._grant(worker, waiting.device, waiting.lease, waiting.client)
+                    self._server.answer(waiting.asker, pack(granted))
+                else:
+                    self._refuse(waiting.asker, "no-lease", "the lease ended before its worker was ready")
                 return
 
-    def worker_told(self, worker: Worker, memory_used: int, busy: float, commands: int) -> None:
-        lease = worker.session and self._leases.get(worker.session)
-        if lease:
-            lease.memory_used, lease.busy, lease.commands = memory_used, busy, commands
+    def worker_told(self, worker: Worker, message: Any) -> None:
+        session = worker.session and self._leases.get(worker.session)
+        if not session:
+            return
+        if isinstance(message, control.Telemetry.Record):
+            if message.commands != session.commands or message.busy > 0.01:
+                session.lease.active = time.monotonic()
+                self._sharing.active(session)
+            session.memory_used, session.resident_used = message.memory_used, message.resident
+            session.busy, session.commands = message.busy, message.commands
+        elif isinstance(message, control.Draw.Record):
+            self._sharing.drew(session, message)
+        elif isinstance(message, control.Want.Record):
+            self._sharing.wanted(session)
+        elif isinstance(message, control.Yield.Record):
+            self._sharing.yielded(session, message.used, message.again)
+
+    def _tell_worker(self, session: bytes, message: tuple) -> None:
+        if worker := self._pool.by_session(session):
+            worker.tell(message)
 
     def worker_gone(self, worker: Worker) -> None:
         if worker.session:
@@ -402,6 +575,7 @@ class Daemon:
         if waiting and self._pool.failures(worker.kind) >= START_ATTEMPTS:
             for one in waiting:
                 self._waiting.remove(one)
+                self._abandon(one.lease)
                 self._refuse(
                     one.asker,
                     "failed",
@@ -412,14 +586,42 @@ class Daemon:
             self._pool.spawn(worker.kind)
 
     def _end(self, session: bytes, reason: str) -> None:
-        lease = self._leases.end(session, reason)
-        if lease:
-            log.info("%s on device %d ended: %s", _short(lease), lease.device, reason)
+        closed = self._leases.close(session, reason)
+        if closed:
+            self._sharing.left(closed)
+            log.info("%s on device %d ended: %s", _short(closed), closed.device, reason)
 
 
-def _short(lease: Lease) -> str:
-    return f"session {lease.name}"
+def _short(session: Session) -> str:
+    return f"session {session.name}"
 
 
 def _who(client: Client) -> str:
     return f"{client.user}@{client.host} pid {client.pid} ({client.program})"
+
+
+def _client(message: Any, person: Person) -> Client:
+    user = person.user if person.public_key else message.user
+    return Client(user, message.host, message.pid, message.program, person.public_key)
+
+
+def _terms(message: Any) -> Terms:
+    """The terms in a request; what has no meaning is the client's mistake."""
+    numbers = (message.fraction, message.compute, message.seconds, message.wait)
+    if not 1 <= message.count <= control.DEVICES or not all(0 <= number < 1e9 for number in numbers):
+        raise ProtocolError("a request has a number that cannot be meant")
+    if message.fraction > 1 or message.compute > 1:
+        raise ProtocolError("a part of a device is at most 1")
+    try:
+        return Terms(
+            message.count,
+            message.memory,
+            message.fraction,
+            message.compute,
+            message.seconds,
+            tuple(parse_filter(text) for text in message.filters),
+            parse_placement(message.placement),
+            tuple(message.devices),
+        )
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None

@@ -18,7 +18,8 @@ import numpy as np
 
 from rgpu import _core
 from rgpu.errors import PredictionError, ProtocolError, SessionLost
-from rgpu.server import collective
+from rgpu.server import collective, spill
+from rgpu.server.allowance import Allowance
 from rgpu.server.backend import Backend
 from rgpu.server.peer import Peers
 from rgpu.server.recording import Recorder
@@ -81,7 +82,7 @@ class Executor:
     ) -> None:
         self.backend, self.post, self._settle = backend, post, settle
         self.peers = backend.peers = peers or Peers(backend)
-        self.table = backend.table = Table(backend.limit)
+        self.table = backend.table = spill.table_of(backend)
         self._get, self._array = self.table.peek, backend.array
         self.commands = 0
         self._answered = 0  # arrays bound for the answer in the making
@@ -508,6 +509,7 @@ class Service:
 
     def __init__(self, connection: Any, backend: Backend, peers: Peers | None = None) -> None:
         self.connection = connection
+        self.allowance = backend.allowance or Allowance(lambda message: None, limit=backend.limit)
         self.executor = Executor(backend, connection.post, connection.flush, peers)
         connection.sink = self._sink
         self._busy = 0.0  # seconds spent executing up to ``_since``
@@ -519,26 +521,31 @@ class Service:
         return self.executor.place(frames) if self.connection.session.idle else None
 
     def telemetry(self) -> dict:
-        """{'memory_used', 'commands', 'busy'}: busy is the share of the time since the last call."""
+        """{'memory_used', 'resident', 'commands', 'busy'}: busy is the share of the time since the last call."""
         now, since = time.monotonic(), self._since
         busy = self._busy + (now - since if since is not None else 0.0)
         (before, busy_before), self._told = self._told, (now, busy)
         share = (busy - busy_before) / max(now - before, 1e-6)
         executor = self.executor
         share = min(1.0, max(0.0, share))
-        return {"memory_used": executor.table.used, "commands": executor.commands, "busy": share}
+        table = executor.table
+        return {"memory_used": table.used, "resident": table.resident, "commands": executor.commands, "busy": share}
 
     def run(self) -> str:
         """Serve to the end and return the reason: 'bye', 'expired' or an error text."""
-        connection = self.connection
+        connection, allowance = self.connection, self.allowance
         while True:
             frames = connection.take()
             if frames is None:
                 if connection.failure is not None:
                     return str(connection.failure)
                 if not connection.pump():
-                    connection.wait(0.25)
+                    settle = self.executor.backend.synchronize
+                    if not (allowance.alert and allowance.idle(connection.wait, settle)):
+                        connection.wait(0.25)
                 continue
+            if allowance.alert:
+                allowance.begin(lambda: connection.failure is not None)
             self._since = time.monotonic()
             try:
                 self.executor.run(frames)
@@ -553,5 +560,8 @@ class Service:
             except SessionLost as error:  # in the middle of an answer
                 return str(error)
             connection.mark_done(1)
-            self._busy += time.monotonic() - self._since
+            worked = time.monotonic() - self._since
+            self._busy += worked
             self._since = None
+            if allowance.alert:
+                allowance.ran(worked, self.executor.backend.synchronize)

@@ -60,6 +60,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--grace", metavar="S", help="seconds a client may be gone before its session ends (default: 8)")
     add("--prestart", metavar="N", help="workers kept ready for new clients (default: one for each device)")
     add("--sessions", metavar="N", help="most sessions on one device (default: 32)")
+    add("--oversubscribe", metavar="FACTOR", help="lend so many times the memory there is, and spill (default: 1)")
+    add("--spill-memory", metavar="BYTES", help="host memory for what one session spills (default: any amount)")
+    add("--spill-directory", metavar="DIR", help="where it is spilled beyond that (default: nowhere)")
+    add("--quotas", metavar="Q", help="what users may hold: 'alice:memory=8GiB,compute=1,weight=2; *:devices=1'")
+    add("--labels", metavar="L", help="labels that clients can ask for, like zone=a,team=ml")
+    add("--idle-timeout", metavar="T", help="give leases back that were idle for so long, like 30m (default: never)")
+    add("--mps", action="store_true", default=None, help="compute shares by CUDA's MPS: sessions share a fault domain")
     add(
         "--allow-native-kernels",
         action="store_true",

@@ -15,7 +15,7 @@ from typing import Any
 
 from rgpu.errors import ConfigError
 from rgpu.server.device import Device, Reading
-from rgpu.server.lease import Lease
+from rgpu.server.lease import Session
 
 SAMPLE_SECONDS = 1.0
 STALE_SECONDS = 5.0  # a reading older than this says so
@@ -55,14 +55,15 @@ class CudaDevices:
         self._over = threading.Event()
         threading.Thread(target=self._keep_sampling, name="rgpu-nvml", daemon=True).start()
 
-    def read(self, device: Device, leases: Iterable[Lease]) -> Reading:
+    def read(self, device: Device, sessions: Iterable[Session]) -> Reading:
         """The last reading; with ``reading_age`` in seconds when the card has stopped answering."""
         sample = dict(self._samples[device.index])
         used, utilization = sample.pop("memory_used"), sample.pop("utilization")
         age = time.monotonic() - self._sampled
         if age > STALE_SECONDS:
             sample["reading_age"] = age
-        return Reading(sum(lease.memory_used for lease in leases) if used is None else used, utilization or 0, sample)
+        used = sum(session.resident_used for session in sessions) if used is None else used
+        return Reading(used, utilization or 0, sample)
 
     def close(self) -> None:
         self._over.set()

@@ -77,7 +77,7 @@ class PureHandles:
     def admit(self, nbytes: int) -> None:
         """Refuse an array that would take the session beyond its limit (0: none)."""
         if self.limit and self.used + nbytes > self.limit:
-            raise OutOfMemoryError(nbytes, self.used, self.limit)
+            self.draw(nbytes)
         account = self.account
         if account.limit and account.used + nbytes > account.limit:
             raise OutOfMemoryError(nbytes, account.used, account.limit)
@@ -125,8 +125,31 @@ class PureHandles:
             account.used -= nbytes
 
 
-class _Poisoning:
-    """What both tables do with errors."""
+class _Common:
+    """What both tables do about memory that has to be asked for, and with errors."""
+
+    allowance: Any = None  # where more is asked for; None: the limit is the limit
+
+    def entitle(self, allowance: Any) -> None:
+        """Hold what the allowance says, and ask it for more."""
+        self.allowance, allowance.account = allowance, self
+        self.limit = max(1, allowance.memory)
+
+    @property
+    def resident(self) -> int:
+        """Bytes in device memory: all of them."""
+        return self.used
+
+    def draw(self, nbytes: int) -> None:
+        """Ask for more than the session may hold now."""
+        allowance, limit = self.allowance, self.limit
+        if allowance is not None:
+            if self.used + nbytes <= allowance.limit:
+                allowance.more(self.used + nbytes)
+            self.limit = max(1, allowance.memory)
+            limit = min(allowance.limit, allowance.memory + allowance.free)
+        if self.used + nbytes > self.limit:
+            raise OutOfMemoryError(nbytes, self.used, limit)
 
     def owner(self, handle: int) -> Any:
         """The array of a handle that may be a view's root: one that is no view itself."""
@@ -145,7 +168,7 @@ class _Poisoning:
             self.poison(other, error)
 
 
-class PureTable(_Poisoning, PureHandles):
+class PureTable(_Common, PureHandles):
     """The table in Python."""
 
 
@@ -156,5 +179,5 @@ else:
     Account = _core.execute.Account
     _core.execute.configure(ProtocolError, OutOfMemoryError, Poison, decode_dtype)
 
-    class Table(_Poisoning, _core.execute.Table):
+    class Table(_Common, _core.execute.Table):
         """The C core's, which its loop over commands works on (csrc/execute.c)."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from rgpu.config import DeviceSpec
 from rgpu.errors import ConfigError
 from rgpu.server.device import Device, Reading
-from rgpu.server.lease import Lease
+from rgpu.server.lease import Session
 from rgpu.server.nvml import CudaDevices
 
 log = logging.getLogger("rgpu.server")
@@ -42,11 +42,12 @@ class CpuDevices:
             for i in range(count)
         ]
 
-    def read(self, device: Device, leases: Iterable[Lease]) -> Reading:
-        leases = list(leases)
-        busy = sum(lease.busy for lease in leases)
+    def read(self, device: Device, sessions: Iterable[Session]) -> Reading:
+        sessions = list(sessions)
+        busy = sum(session.busy for session in sessions)
         details = {"temperature": processor_temperature(), "clocks": {"sm": processor_clock()}}
-        return Reading(sum(lease.memory_used for lease in leases), round(100 * min(1.0, busy)), details)
+        used = sum(session.resident_used for session in sessions)
+        return Reading(used, round(100 * min(1.0, busy)), details)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -73,9 +74,9 @@ class Inventory:
         self.devices = [device for group in self._groups for device in group.devices]
         self.cpus = cpus
 
-    def read(self, device: Device, leases: Iterable[Lease]) -> Reading:
+    def read(self, device: Device, sessions: Iterable[Session]) -> Reading:
         group = next(group for group in self._groups if device in group.devices)
-        return group.read(device, leases)
+        return group.read(device, sessions)
 
     def close(self) -> None:
         for group in self._groups:

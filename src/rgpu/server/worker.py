@@ -26,6 +26,7 @@ from rgpu._core import die_with_parent, tune_malloc
 from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
 from rgpu.server import confine
+from rgpu.server.allowance import Allowance
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
 
@@ -75,7 +76,7 @@ def run(
 ) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
-    from rgpu.server import backend, executor, peer
+    from rgpu.server import backend, executor, peer, spill
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
@@ -95,9 +96,19 @@ def run(
     device = grant.device
     if grant.visible:  # CUDA reads this at its first call: the session's process sees no other card
         os.environ["CUDA_VISIBLE_DEVICES"], device = grant.visible, 0
+    os.environ.update(mps_settings(grant.mps, grant.memory_limit))
     connection = Connection(Session(grant.session, grant.epoch), listener.accept(grant.session))
-    with Guard(channel, connection, grant.grace) as guard:
+    allowance = Allowance(
+        lambda message: tell(channel, message),
+        limit=grant.memory_limit,
+        turns=grant.turns,
+        wake=connection.link.wake,
+    )
+    with Guard(channel, connection, grant.grace, allowance) as guard:
+        allowance.more(1)  # a first part, so that small programs never ask
         device_backend = backend.load(kind, device, grant.memory_limit)
+        store = spill.Store(grant.spill_directory, grant.spill_memory) if grant.spill else None
+        device_backend.entitle(allowance, store)
         peers = peer.Peers(
             device_backend,
             lambda keys: listen_at(bind, ports, links if keys else ["tcp"], keys),
@@ -152,6 +163,16 @@ def listen_at(bind: str, ports: range, links: list[str], keys: Any = None) -> An
     return listener
 
 
+def mps_settings(percentage: float, memory: int) -> dict[str, str]:
+    """What CUDA's Multi-Process Service reads when CUDA starts: the session's part of the threads and of memory."""
+    if not percentage:
+        return {}
+    return {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{percentage:g}",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory >> 20}M",
+    }
+
+
 def tell(channel: socket.socket, message: tuple) -> None:
     """To the daemon; when it is gone the guard knows what to do."""
     with contextlib.suppress(OSError):
@@ -162,9 +183,10 @@ class Guard(threading.Thread):
     """Ends the session when the daemon says so or is gone, or the client is gone for too long. Tells
     the daemon how the session is, which may be inside one command for minutes."""
 
-    def __init__(self, channel: socket.socket, connection: Any, grace: float) -> None:
+    def __init__(self, channel: socket.socket, connection: Any, grace: float, allowance: Allowance) -> None:
         super().__init__(name="rgpu-guard", daemon=True)
         self._channel, self._connection, self._grace = channel, connection, grace
+        self._allowance = allowance
         self._over = threading.Event()
         self._told = time.monotonic()
         self.telemetry: Callable[[], dict] | None = None
@@ -197,6 +219,7 @@ class Guard(threading.Thread):
     def _tell(self) -> None:
         if self.telemetry is not None and time.monotonic() - self._told >= TELL_SECONDS:
             self._told = time.monotonic()
+            self._allowance.tidy()
             tell(self._channel, Telemetry.encode(**self.telemetry(), link=self._connection.link.kind))
 
     def _heard(self) -> Exception | None:
@@ -214,7 +237,10 @@ class Guard(threading.Thread):
         if not data:
             return SessionLost("the server ended")
         message = Control.decode(unpack(data))
-        return SessionLost(message.reason) if isinstance(message, Stop.Record) else None
+        if isinstance(message, Stop.Record):
+            return SessionLost(message.reason)
+        self._allowance.heard(message)
+        return None
 
     def _silent(self) -> Exception | None:
         since = self._connection.down_since

@@ -23,7 +23,7 @@ from rgpu.errors import ProtocolError
 from rgpu.link import PROTECTED
 from rgpu.server.confine import Quarters, environment
 from rgpu.wire.codec import pack, unpack
-from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
+from rgpu.wire.control import Control, Draw, Finished, Grant, Ready, Stop, Telemetry, Want, Yield
 
 log = logging.getLogger("rgpu.server")
 
@@ -79,7 +79,7 @@ class Events(Protocol):
     """What the pool tells its owner, the daemon."""
 
     def worker_ready(self, worker: Worker) -> None: ...
-    def worker_told(self, worker: Worker, memory_used: int, busy: float, commands: int) -> None: ...
+    def worker_told(self, worker: Worker, message: Any) -> None: ...
     def worker_gone(self, worker: Worker) -> None: ...
 
 
@@ -249,9 +249,10 @@ class WorkerPool:
             log.error("%r sent nonsense and is ended: %s", worker, error)
             worker.process.kill()
             return
-        if isinstance(message, Telemetry.Record):
-            worker.link = message.link
-            self._events.worker_told(worker, message.memory_used, message.busy, message.commands)
+        if isinstance(message, (Telemetry.Record, Draw.Record, Want.Record, Yield.Record)):
+            if isinstance(message, Telemetry.Record):
+                worker.link = message.link
+            self._events.worker_told(worker, message)
         elif isinstance(message, Finished.Record):
             worker.reason = message.reason
         elif isinstance(message, Ready.Record) and not worker.endpoints:

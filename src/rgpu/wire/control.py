@@ -7,17 +7,18 @@ that programs of different versions can at least tell each other so.
 """
 
 from rgpu.wire import limits
-from rgpu.wire.declare import NUMBER, PLAIN, U16, U32, U64, Blob, ListOf, Message, Text
+from rgpu.wire.declare import BOOL, NUMBER, PLAIN, U16, U32, U64, Blob, ListOf, Message, Text
 
 DEVICES = 1024  # devices of one server, and any bound derived from it
 SESSION = Blob(16)
 ENDPOINTS = ListOf(Text(1024), 16)
+LEASE = Blob(16)  # empty: none; who knows it may use its devices
 ANY_DEVICE = U16.bounds[1]  # "let the server choose"
 
 REFUSALS = (
-    "protocol", "version", "no-device", "full", "starting", "stopping", "failed", "no-session", "not-yours",
-    "denied", "quota",
-)  # fmt: skip
+    *("protocol", "version", "no-device", "full", "quota", "no-lease", "draining"),
+    *("starting", "stopping", "failed", "no-session", "not-yours", "denied"),
+)
 """What ``Refused.reason`` may say; the client maps each to its own exception."""
 
 
@@ -37,11 +38,12 @@ class Hello(Control, tag=1):
 
 
 class Attach(Control, tag=2):
-    """Ask for a lease on a device."""
+    """Ask for a session on a device, under a lease that ``Request`` gave or (empty) one of its own."""
 
     version: Text()
     fingerprint: Text()
     device: U16
+    lease: LEASE
     user: Text()
     host: Text()
     pid: U32
@@ -49,7 +51,7 @@ class Attach(Control, tag=2):
 
 
 class Release(Control, tag=3):
-    """Give a lease back; asking twice is harmless."""
+    """End a session; asking twice is harmless."""
 
     session: SESSION
 
@@ -62,6 +64,48 @@ class SessionState(Control, tag=4):
 
 class Snapshot(Control, tag=5):
     """Everything rgpu-smi shows. Needs no matching version."""
+
+
+class Request(Control, tag=6):
+    """Ask for a lease on several devices, all or none. ``ticket`` (of a ``Queued``) asks again for a place in the
+    queue. ``devices``: only these; ``memory`` bytes or ``fraction``, and ``compute`` share, of each (0: not asked
+    for); ``seconds``: how long (0: while ``Renew`` keeps it); ``wait``: seconds in the queue at most."""
+
+    version: Text()
+    fingerprint: Text()
+    ticket: LEASE
+    count: U16
+    devices: ListOf(U16, DEVICES)
+    memory: U64
+    fraction: NUMBER
+    compute: NUMBER
+    seconds: NUMBER
+    wait: NUMBER
+    filters: ListOf(Text(), 32)
+    placement: Text(16)
+    user: Text()
+    host: Text()
+    pid: U32
+    program: Text()
+
+
+class Renew(Control, tag=7):
+    """The holder of a lease is alive, and asks how the lease is."""
+
+    lease: LEASE
+
+
+class GiveBack(Control, tag=8):
+    """End a lease and its sessions; asking twice is harmless."""
+
+    lease: LEASE
+
+
+class Drain(Control, tag=9):
+    """Grant no new leases (``on``) or grant them again. ``seconds`` later (0: never) end those that are left."""
+
+    on: BOOL
+    seconds: NUMBER
 
 
 class End(Control, tag=19):
@@ -93,6 +137,8 @@ class Granted(Control, tag=21):
     key: Text()
     grace: NUMBER
     device: PLAIN
+    lease: LEASE
+    idle_timeout: NUMBER
 
 
 class Released(Control, tag=22):
@@ -118,11 +164,45 @@ class Refused(Control, tag=25):
     message: Text(4096)
 
 
+class Leased(Control, tag=26):
+    """The answer to ``Request``: the lease and its devices. Renew it every ``renew`` seconds (0: no need)."""
+
+    lease: LEASE
+    seconds: NUMBER
+    renew: NUMBER
+    devices: ListOf(PLAIN, DEVICES)
+
+
+class Queued(Control, tag=27):
+    """The other answer to ``Request``: ask again with the ticket. ``position`` 1 is next, of ``waiting``."""
+
+    ticket: LEASE
+    position: U32
+    waiting: U32
+
+
+class Kept(Control, tag=28):
+    """The answer to ``Renew``: seconds left (0: no end is set) and what its holder should know."""
+
+    seconds: NUMBER
+    notice: Text()
+
+
+class Drained(Control, tag=29):
+    """The answer to ``Drain``: the leases and sessions that are left."""
+
+    leases: U32
+    sessions: U32
+
+
 # Daemon -> worker
 
 
 class Grant(Control, tag=40):
-    """The lease this worker serves from now on; ``client_key``: whom to let in ("": a server without keys).
+    """The session this worker serves from now on. ``memory_limit``: what its arrays may hold in the end;
+    ``turns``: it runs when it has its ``Turn``; ``spill``: what is in device memory at once is bounded as well,
+    the rest waits in ``spill_memory`` bytes of host memory (0: any), then in files in ``spill_directory``;
+    ``mps``: percentage of the card's threads (0: all). ``client_key``: whom to let in ("": a server without keys).
     ``folder``: where its libraries may keep what they compiled ("": the user's usual place)."""
 
     session: SESSION
@@ -130,6 +210,11 @@ class Grant(Control, tag=40):
     device: U16
     visible: Text()
     memory_limit: U64
+    turns: BOOL
+    spill: BOOL
+    spill_directory: Text()
+    spill_memory: U64
+    mps: NUMBER
     grace: NUMBER
     client_key: Text()
     folder: Text(4096)
@@ -139,6 +224,32 @@ class Stop(Control, tag=41):
     """End now: the lease was given back or the daemon stops."""
 
     reason: Text()
+
+
+class Credit(Control, tag=42):
+    """The answer to ``Draw``: what the session may hold now (``resident``: in device memory), and what is left."""
+
+    memory: U64
+    resident: U64
+    free: U64
+
+
+class Turn(Control, tag=43):
+    """Run for so many seconds, or less when there is nothing to run (0: until told otherwise)."""
+
+    seconds: NUMBER
+
+
+class Turns(Control, tag=44):
+    """From now on this session runs when it has its ``Turn``, or (off) whenever it likes."""
+
+    on: BOOL
+
+
+class Spare(Control, tag=45):
+    """Others need memory: give up what is not in use, and so many bytes of device memory by spilling; then ``Draw``."""
+
+    resident: U64
 
 
 # Worker -> daemon
@@ -155,6 +266,7 @@ class Telemetry(Control, tag=51):
     """Sent about once a second."""
 
     memory_used: U64
+    resident: U64
     busy: NUMBER
     commands: U64
     link: Text()
@@ -164,3 +276,22 @@ class Finished(Control, tag=52):
     """The last message of a worker that ends by itself, and why."""
 
     reason: Text(limits.TEXT)
+
+
+class Draw(Control, tag=53):
+    """What the session needs (or, being less than it has, keeps) of memory and device memory. ``answer``: it waits."""
+
+    memory: U64
+    resident: U64
+    answer: BOOL
+
+
+class Want(Control, tag=54):
+    """There is something to run."""
+
+
+class Yield(Control, tag=55):
+    """The turn is over, after so many seconds of work; ``again``: there is more to run."""
+
+    used: NUMBER
+    again: BOOL

@@ -101,6 +101,8 @@ def _total(backend: Any) -> int:
 
 
 def _memory(backend: Any) -> list[int]:
+    if backend.allowance is not None:
+        return list(backend.allowance.figures())
     total = _total(backend)
     return [max(0, total - backend.table.used), total]
 

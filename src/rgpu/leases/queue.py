@@ -1,0 +1,58 @@
+"""The order of those who wait for devices: first in, first out for each user, and users by weighted fair share.
+
+A user's share is the larger of the parts of all memory and all compute that the user holds (dominant resource
+fairness), divided by the user's weight: whoever holds least is next. Nobody passes another who waits for the
+same devices, so large requests do not starve. Pure; the clock is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One request in the queue. ``order`` grows with each arrival, ``item`` is the asker's own."""
+
+    ticket: bytes
+    user: str
+    order: int
+    item: Any = None
+
+
+def in_order(waiting: Iterable[Waiting], held: Mapping[str, float], weight: Callable[[str], float]) -> list[Waiting]:
+    """Who is next, from the first to the last. ``held``: the dominant share each user holds now.
+
+    Each one that is placed counts as one more device of its user, so that users alternate by weight.
+    """
+    lines: dict[str, list[Waiting]] = {}
+    for one in sorted(waiting, key=lambda w: w.order):
+        lines.setdefault(one.user, []).append(one)
+    owed = {user: held.get(user, 0.0) for user in lines}
+    result = []
+    while lines:
+        user = min(lines, key=lambda u: (owed[u] / weight(u), lines[u][0].order))
+        result.append(lines[user].pop(0))
+        owed[user] += 1.0
+        if not lines[user]:
+            del lines[user]
+    return result
+
+
+def grant_in_order(
+    ordered: Iterable[Waiting], wanted: Callable[[Waiting], set[T]], grant: Callable[[Waiting], bool]
+) -> list[Waiting]:
+    """Try ``grant`` on each in turn, but on nobody whose devices somebody ahead still waits for. Who was granted."""
+    taken: set[T] = set()
+    granted = []
+    for one in ordered:
+        mine = wanted(one)
+        if not mine & taken and grant(one):
+            granted.append(one)
+        else:
+            taken |= mine
+    return granted
