@@ -202,17 +202,13 @@ class Communicator:
         if root == self.rank:  # to oneself, within a group: kept until it is received
             self._own_mail().append(source.copy())
         else:
-            pair, number = self._pair(root), self._sent.get(root, 0) + 1
-            self._sent[root] = number
-            pair.send(number, memoryview(source.view(np.uint8)))
+            self.send(root, source)
 
     def _receive(self, source: Any, target: np.ndarray, op: Any, root: int) -> None:
         if root == self.rank:
             target[...] = self._own_mail().popleft()
         else:
-            pair, number = self._pair(root), self._received.get(root, 0) + 1
-            self._received[root] = number
-            pair.receive(number, memoryview(target.view(np.uint8)))
+            self.receive(root, target)
 
     def _own_mail(self) -> deque:
         mail: deque = self.__dict__.setdefault("_mail", deque())
@@ -370,8 +366,8 @@ class Runner:
             promise.run()
 
 
-def run(executor: Any, handle: int, operation: int, places: tuple, dtype: int, reduction: int, root: int) -> bool:
-    """One ``Collective`` command. Whether arrays may still be read when it returns."""
+def run(executor: Any, handle: int, operation: int, places: tuple, dtype: int, reduction: int, root: int) -> None:
+    """One ``Collective`` command. What it sends is copied: arrays may change when it returns."""
     comm = executor.table.get(handle)
     if not isinstance(comm, Communicator):
         raise ProtocolError(f"a {type(comm).__name__} stands where a communicator must")
@@ -385,14 +381,13 @@ def run(executor: Any, handle: int, operation: int, places: tuple, dtype: int, r
         raise
     comm.check(name, source, target, kind, root)
     if comm.launch(name, source, target, kind, dtype, reduction, root):
-        return False
+        return
     promise = executor.backend.collective(
         lambda given, taken: comm.run(name, given, taken, reduction, root), source, target, kind
     )
     if promise is not None and places[1] is not None:
         table, memory = executor.table, executor.table.root(places[1]) or places[1]
         promise.on_error = lambda error: table.poison_memory(memory, executor.describe_error(error, (0, 0)))
-    return name == "send"
 
 
 # ---- what a client may ask for; the first argument is the backend -----------------------------------------

@@ -384,8 +384,7 @@ class Executor:
     ) -> None:
         self.settle()
         places = source, target
-        if collective.run(self, comm, operation, places, dtype, reduction, root):
-            self._loop.lent = True
+        collective.run(self, comm, operation, places, dtype, reduction, root)
 
     def do_usestream(self, stream: int) -> None:
         self.backend.use_stream(self.table.get(stream) if stream else None)

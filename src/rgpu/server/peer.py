@@ -8,6 +8,7 @@ is ordered on both devices. A peer that is gone for ``PATIENCE`` seconds is an e
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 import weakref
@@ -30,7 +31,8 @@ from rgpu.wire.peer import Broken, Greeting, Peer, Piece
 log = logging.getLogger("rgpu.worker")
 
 PATIENCE = 3.0  # seconds that a peer's link may be down before the peer counts as lost
-DIAL = 2.0  # seconds to reach a peer for the first time
+DIAL = 2.0  # seconds to find out whether anything listens at a place
+GREET = 15.0  # seconds that what listens there has to answer: its host may be busy
 WELCOME = 20.0  # seconds that a listener waits for the one it was told of
 LOOK = 0.25  # seconds between looks at a quiet link
 WINDOW = 32 << 20  # bytes of a pair that may be under way, and so wait in memory at the receiver
@@ -355,8 +357,10 @@ class Peers:
         for uri in uris:
             if not isinstance(uri, str) or not uri.startswith(("tcp://", "shm://", "zmq://")):
                 raise ValueError(f"no place of a worker: {str(uri)[:80]!r}")
+            if not _listens(uri):
+                continue
             pair = Pair(link.connect(uri, secret, token=self.meeting(secret)[1]), secret, name)
-            if pair.greet(self.backend.kind, DIAL):
+            if pair.greet(self.backend.kind, GREET):
                 pair.meet(host)
                 return pair
             pair.close()
@@ -430,6 +434,19 @@ class Peers:
             pair.close(seconds)
         for store in self.stores:
             store.close()
+
+
+def _listens(uri: str) -> bool:
+    """Whether something takes connections there: a place in another network is given up soon, a slow one is not."""
+    scheme, _, place = uri.partition("://")
+    host, _, port = place.rpartition(":")
+    if scheme == "shm" or not port.isdigit():
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=DIAL).close()
+    except OSError:
+        return False
+    return True
 
 
 def _address(data: memoryview) -> int:
