@@ -31,8 +31,8 @@ class Room:
     lendable: int = 0
 
     def takes(self, terms: Terms) -> bool:
-        memory = terms.memory_of(self.memory_total)
-        enough = self.memory_free >= memory if memory else self.memory_free > 0 or not self.memory_total
+        # Who asks for no part may come at any time: what others hold now may be free when it is needed.
+        enough = self.memory_free >= terms.memory_of(self.memory_total)
         return self.open and enough and self.compute_free >= terms.compute - _EPSILON
 
     def could_take(self, terms: Terms) -> bool:
