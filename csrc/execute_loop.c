@@ -27,7 +27,7 @@ typedef struct {
     PyObject **functions;
     char *elementwise; /* whether a function is a ufunc of NumPy's own */
     size_t count;
-    char lent;
+    char lent, watched;
     struct {
         char text[8];
         PyArray_Descr *dtype;
@@ -476,7 +476,7 @@ static int run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uin
         reader command = {r.at, r.end};
         skip(&r); /* it was whole when the message was looked over */
         command.end = r.at;
-        int how = run_one(loop, executor, command);
+        int how = loop->watched ? SLOW : run_one(loop, executor, command);
         if (how == SLOW) {
             PyObject *done =
                 PyObject_CallMethod(executor, "run_one", "KKy#", (unsigned long long)batch, (unsigned long long)index,
@@ -544,11 +544,29 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     return (PyObject *)loop;
 }
 
+static int loop_traverse(Loop *loop, visitproc visit, void *arg)
+{
+    Py_VISIT((PyObject *)TYPE(loop));
+    for (size_t i = 0; i < loop->count; i++)
+        Py_VISIT(loop->functions[i]);
+    Py_VISIT((PyObject *)loop->table);
+    return 0;
+}
+
+static int loop_clear(Loop *loop)
+{
+    while (loop->count) {
+        PyObject *function = loop->functions[--loop->count];
+        Py_DECREF(function);
+    }
+    return 0; /* the table breaks its circles itself */
+}
+
 static void loop_dealloc(Loop *loop)
 {
     PyTypeObject *type = TYPE(loop);
-    for (size_t i = 0; i < loop->count; i++)
-        Py_DECREF(loop->functions[i]);
+    PyObject_GC_UnTrack(loop);
+    loop_clear(loop);
     for (int i = 0; i < DTYPES; i++)
         Py_XDECREF((PyObject *)loop->dtypes[i].dtype);
     PyMem_Free(loop->functions);
@@ -564,6 +582,7 @@ static PyMethodDef loop_methods[] = {
 };
 static PyMemberDef loop_members[] = {
     {"lent", T_BOOL, offsetof(Loop, lent), 0, "an array's memory may be on its way to the client"},
+    {"watched", T_BOOL, offsetof(Loop, watched), 0, "every command is for the executor, which records it"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot loop_slots[] = {
@@ -571,9 +590,12 @@ static PyType_Slot loop_slots[] = {
     {Py_tp_dealloc, loop_dealloc},
     {Py_tp_methods, loop_methods},
     {Py_tp_members, loop_members},
+    {Py_tp_traverse, loop_traverse},
+    {Py_tp_clear, loop_clear},
     {0, NULL},
 };
-static PyType_Spec loop_spec = {"rgpu._rgpu_execute.Loop", sizeof(Loop), 0, Py_TPFLAGS_DEFAULT, loop_slots};
+static PyType_Spec loop_spec = {"rgpu._rgpu_execute.Loop", sizeof(Loop), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                loop_slots};
 
 /* ---- the module ---------------------------------------------------------------------------- */
 

@@ -312,15 +312,38 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *named)
     return (PyObject *)t;
 }
 
+/* A table is on the way of circles: the executor's functions lead to the backend, and that to its table. */
+static int table_traverse(Table *t, visitproc visit, void *arg)
+{
+    Py_VISIT((PyObject *)TYPE(t));
+    for (size_t i = 0; i < t->room; i++)
+        if (t->slots[i].handle)
+            Py_VISIT(t->slots[i].entry);
+    Py_VISIT(t->account);
+    Py_VISIT(t->first);
+    return 0;
+}
+
+static int table_clear(Table *t)
+{
+    slot *slots = t->slots;
+    size_t room = t->room;
+    t->slots = NULL;
+    t->room = t->count = 0;
+    for (size_t i = 0; i < room; i++)
+        if (slots[i].handle) {
+            Py_DECREF(slots[i].entry);
+            Py_XDECREF((PyObject *)slots[i].account);
+        }
+    PyMem_Free(slots);
+    return 0; /* the accounts are in no circle, and used to the end */
+}
+
 static void table_dealloc(Table *t)
 {
     PyTypeObject *type = TYPE(t);
-    for (size_t i = 0; i < t->room; i++)
-        if (t->slots[i].handle) {
-            Py_DECREF(t->slots[i].entry);
-            Py_XDECREF((PyObject *)t->slots[i].account);
-        }
-    PyMem_Free(t->slots);
+    PyObject_GC_UnTrack(t);
+    table_clear(t);
     Py_XDECREF(t->account);
     Py_XDECREF(t->first);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(t);
@@ -373,8 +396,10 @@ static PyGetSetDef table_getset[] = {
 static PyType_Slot table_slots[] = {
     {Py_tp_new, table_new},         {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods},
     {Py_tp_members, table_members}, {Py_tp_getset, table_getset},   {Py_mp_length, table_length},
+    {Py_tp_traverse, table_traverse}, {Py_tp_clear, table_clear},
     {0, NULL},
 };
 PyType_Spec table_spec = {
-    "rgpu._rgpu_execute.Table", sizeof(Table), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, table_slots,
+    "rgpu._rgpu_execute.Table", sizeof(Table), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, table_slots,
 };

@@ -57,6 +57,7 @@ class NoLoop:
     """Where the C core's loop is not: every message goes the long way."""
 
     lent = False  # an array's memory may still be on its way to the client
+    watched = False  # every command goes through the handlers, which record it
 
     def run(self, executor: Any, body: bytes) -> None:
         return None
@@ -99,6 +100,10 @@ class Executor:
         self.handlers = handlers
         if backend.kind == "cpu":
             backend.recorder = Recorder(self)
+
+    def watch(self, on: bool) -> None:
+        """Whether every command goes through ``handlers``, those of the C core's loop as well."""
+        self._loop.watched = on
 
     def run(self, frames: list) -> None:
         """Execute one message. Raises ProtocolError (end the session) or Goodbye."""

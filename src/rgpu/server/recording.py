@@ -63,6 +63,7 @@ class Recorder:
         if len(self._graphs) > 1:
             return
         handlers = self._executor.handlers
+        self._executor.watch(True)
         self._plain = list(handlers)
         for tag, command in ops.Command.registry.items():
             if issubclass(command, (*_CALLS, *_CHANGES)):
@@ -85,6 +86,7 @@ class Recorder:
         self._graphs = [x for x in self._graphs if all(x is not y for y in gone)]
         if not self._graphs and self._plain:
             self._executor.handlers[:], self._plain = self._plain, []
+            self._executor.watch(False)
         return graph
 
     def _of(self, stream: Any) -> CpuGraph | None:
@@ -93,7 +95,7 @@ class Recorder:
 
     def _watched(self, command: type, method: Callable[..., None]) -> Callable[..., None]:
         def record(*fields: Any) -> None:
-            entries = self._executor.table.entries
+            table = self._executor.table
             function = (
                 TABLE[fields[0]].name if issubclass(command, ops.Call | ops.Unary | ops.Binary | ops.Inplace) else ""
             )
@@ -101,11 +103,11 @@ class Recorder:
             if graph is None or function.startswith(_ABOUT_STREAMS):
                 method(*fields)
                 return
-            named = {handle: entries[handle] for handle in _numbers(fields) if handle in entries}
+            named = _named(table, fields)
             changes = issubclass(command, _CHANGES) or (issubclass(command, ops.Call) and not fields[1])
             if not changes:
                 method(*fields)
-            made = {handle: entries[handle] for handle in _numbers(fields) if handle in entries and handle not in named}
+            made = {handle: x for handle, x in _named(table, fields).items() if handle not in named}
             if not all(isinstance(x, self._executor.backend.array) for x in made.values()):
                 return  # a kernel or another object, made once
             graph.kept.update(named | made)
@@ -118,8 +120,9 @@ class Recorder:
         """Run it once more; what it made receives the new content."""
         executor = self._executor
         before, table = executor.table, Table()
-        table.entries.update(graph.kept)
-        executor.table, executor._get = table, table.entries.get
+        for handle, entry in graph.kept.items():
+            table.put(handle, entry)
+        executor.table, executor._get = table, table.peek
         payload = executor._payload
         try:
             for step in graph.steps:
@@ -130,9 +133,14 @@ class Recorder:
                 for handle, array in step.made.items():
                     np.copyto(array, table.get(handle))
                     table.free(handle)
-                    table.entries[handle] = array
+                    table.put(handle, array)
         finally:
-            executor.table, executor._get, executor._payload = before, before.entries.get, payload
+            executor.table, executor._get, executor._payload = before, before.peek, payload
+
+
+def _named(table: Table, fields: tuple) -> dict[int, Any]:
+    """What the integers in a command's fields stand for in the table: its handles."""
+    return {handle: x for handle in _numbers(fields) if (x := table.peek(handle)) is not None}
 
 
 def _numbers(x: Any) -> Iterator[int]:
