@@ -19,7 +19,7 @@ from rgpu.wire.kernels import c_type
 class SimpleReduction:
     """``cupy._core.create_reduction_func``: one ReductionKernel for each loop, chosen by the input's dtype."""
 
-    def __init__(self, name: str, loops: tuple, routine: tuple, identity: Any) -> None:
+    def __init__(self, name: str, loops: tuple, routine: tuple, identity: Any = None) -> None:
         self.name, self.routine, self.identity = name, routine, identity
         self.loops = [tuple(np.dtype(char) for char in loop.split("->")) for loop in loops]
         self.kernels: dict[tuple, rgpu.ReductionKernel] = {}
@@ -49,8 +49,9 @@ class SimpleReduction:
             mapped, reduced, after, kind = self.routine
             source, result = (c_type(dtype) for dtype in loop)
             preamble = f"typedef {source} type_in0_raw; typedef {result} type_out0_raw;"
+            identity = "" if self.identity is None else str(self.identity)
             self.kernels[loop] = rgpu.ReductionKernel(
-                f"{loop[0].name} in0", f"{loop[1].name} out0", mapped, reduced, after, str(self.identity), self.name,
+                f"{loop[0].name} in0", f"{loop[1].name} out0", mapped, reduced, after, identity, self.name,
                 reduce_type=kind or result, preamble=preamble,
             )  # fmt: skip
         return self.kernels[loop]
