@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rgpu import config
+from rgpu import cli, config
 from rgpu._version import __version__
 from rgpu.server.main import build_parser
 
@@ -173,6 +174,19 @@ def test_a_shell_script(script):
         command = [SHELLCHECK, "--shell=bash", "--severity=warning", _ACROSS_FILES, script]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout
+
+
+def test_the_slurm_job_says_what_the_programs_understand():
+    text = (DEPLOY / "slurm" / "rgpu.sbatch").read_text()
+    text = re.sub(r"\$\(printf .*?\) ", "--endpoint n1:1 --endpoint n2:1 ", text).replace("\\\n", " ")
+    commands = [shlex.split(line) for line in re.findall(r"^\s*((?:rgpu|srun) .*?)(?: &)?$", text, re.MULTILINE)]
+    token = next(words for words in commands if words[:3] == ["rgpu", "token", "create"])
+    options = cli._parser("token").parse_args(token[1:])
+    assert options.endpoint == ["n1:1", "n2:1"]
+    served = next(words for words in commands if words[0] == "srun")
+    arguments = served[served.index("rgpu-server") + 1 :]
+    assert build_parser().parse_args(arguments).keys == "$work/keys"
+    assert ["rgpu", "run", "--", "$@"] in commands
 
 
 def test_the_documented_files_are_there():

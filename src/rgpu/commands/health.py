@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"findings": [asdict(one) for one in shown]}, indent=2))
     else:
-        print("\n".join(_lines(shown)))
+        print("\n".join([*_lines(shown), _summary(found)]))
     bad = (FAIL, WARN) if options.strict else (FAIL,)
     return int(any(one.state in bad for one in found))
 
@@ -62,8 +62,10 @@ def _lines(found: list[Finding]) -> Iterator[str]:
         yield f"  {one.state:<4}  {one.what}"
         if one.remedy:
             yield f"        -> {one.remedy}"
-    count = {state: sum(one.state == state for one in found) for state in (OK, WARN, FAIL)}
-    yield f"{count[OK]} OK, {count[WARN]} WARN, {count[FAIL]} FAIL"
+
+
+def _summary(found: list[Finding]) -> str:
+    return ", ".join(f"{sum(one.state == state for one in found)} {state}" for state in (OK, WARN, FAIL))
 
 
 def _everything() -> Iterator[Finding]:
