@@ -77,8 +77,8 @@ def test_output_arguments():
 
 
 def test_callables_and_missing_names_are_refused_by_name():
-    with pytest.raises(NotImplementedError, match="generic_filter"):
-        cupyx.scipy.ndimage.generic_filter(cp.array(IMAGE), lambda x: x, 3)
+    with pytest.raises(NotImplementedError, match="welch with a Python callable"):
+        cupyx.scipy.signal.welch(cp.array(IMAGE), detrend=lambda x: x)
     with pytest.raises(AttributeError, match="no_such_function"):
         cupyx.scipy.signal.no_such_function  # noqa: B018
 
@@ -280,3 +280,45 @@ def test_images_with_python_callables():
     places = ndimage.value_indices(cp.array([5, 7, 5]))
     assert {value: x.get().tolist() for value, (x,) in places.items()} == {5: [0, 2], 7: [1]}
     assert ndimage.distance_transform_edt(image > 3, float64_distances=False).dtype == np.float32
+
+
+def test_kernels_of_windows_and_lines():
+    ndimage, theirs = cupyx.scipy.ndimage, importlib.import_module("scipy.ndimage")
+    largest = cp.RawKernel(
+        """extern "C" __global__ void largest(const double* x, int n, double* y) {
+        y[0] = x[0]; for (int i = 1; i < n; ++i) if (x[i] > y[0]) y[0] = x[i]; }""",
+        "largest",
+    )
+    above = cp.ReductionKernel(
+        "X x", "Y y", "_raw_x[_in_ind.size() / 2] > x", "a + b", "y = a", "0", "above", reduce_type="int"
+    )
+    reversed_line = cp.RawKernel(
+        """extern "C" __global__ void turn(const double* x, ptrdiff_t n, double* y, ptrdiff_t m) {
+        for (int i = 0; i < m; ++i) y[i] = x[n - 1 - i]; }""",
+        "turn",
+    )
+    footprint = np.array([[1, 0, 1], [1, 1, 0]], bool)
+    for mode in ("reflect", "constant", "wrap"):
+        options = {"mode": mode, "origin": (0, 1)}
+        ours = ndimage.generic_filter(cp.array(IMAGE), largest, footprint=cp.array(footprint), **options)
+        np.testing.assert_allclose(ours.get(), theirs.maximum_filter(IMAGE, footprint=footprint, **options))
+        ours = ndimage.generic_filter(cp.array(IMAGE), above, (3, 3), mode=mode, output=np.uint8)
+        expected = theirs.generic_filter(IMAGE, lambda x: (x[4] > x).sum(), (3, 3), mode=mode, output=np.uint8)
+        np.testing.assert_array_equal(ours.get(), expected)
+
+    def turn(x, y):
+        y[:] = x[::-1][: y.size]
+
+    ours = ndimage.generic_filter1d(cp.array(IMAGE), reversed_line, 3, axis=0)
+    np.testing.assert_allclose(ours.get(), theirs.generic_filter1d(IMAGE, turn, 3, axis=0))
+    with pytest.raises(TypeError, match="bad function"):
+        ndimage.generic_filter(cp.array(IMAGE), lambda x: x[0], 3)
+
+
+def test_signal_functions_that_scipy_no_longer_has():
+    signal = cupyx.scipy.signal
+    waves = signal.cwt(cp.sin(cp.arange(32.0)), signal.ricker, cp.arange(1, 5))
+    assert waves.shape == (4, 32) and bool(cp.isfinite(waves).all())
+    np.testing.assert_allclose(signal.qmf(cp.array([1.0, 2, 3])).get(), [3, -2, 1])
+    placed = signal.place_poles(cp.array([[0.0, 1], [0, 0]]), cp.array([[0.0], [1]]), cp.array([-1.0, -2]))
+    np.testing.assert_allclose(placed.gain_matrix.get(), [[2, 3]], rtol=1e-6)

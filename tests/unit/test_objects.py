@@ -40,7 +40,7 @@ def test_class_methods_are_declared_too():
 
 def test_only_declared_attributes_are_assigned(spline):
     with pytest.raises(AttributeError, match="cannot be assigned"):
-        FUNCTIONS["cupyx.object.set"](spline, "c", 1)
+        FUNCTIONS["cupyx.object.set"](spline, "derivative", 1)
 
 
 def test_no_declared_name_reaches_into_python():

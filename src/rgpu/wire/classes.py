@@ -15,10 +15,10 @@ _CONVERT = "to_tf to_zpk to_ss"
 _NDPOINTS = "points values is_complex"
 
 _TABLE = {
-    "interpolate.PPoly": f"__call__ integrate solve roots extend | derivative antiderivative | {_POLYNOMIAL} | | "
-    "construct_fast from_spline from_bernstein_basis",
-    "interpolate.BPoly": f"__call__ integrate extend | derivative antiderivative | {_POLYNOMIAL} | | "
-    "construct_fast from_derivatives from_power_basis",
+    "interpolate.PPoly": f"__call__ integrate solve roots extend | derivative antiderivative | {_POLYNOMIAL} | "
+    f"{_POLYNOMIAL} | construct_fast from_spline from_bernstein_basis",
+    "interpolate.BPoly": f"__call__ integrate extend | derivative antiderivative | {_POLYNOMIAL} | "
+    f"{_POLYNOMIAL} | construct_fast from_derivatives from_power_basis",
     "interpolate.NdPPoly": "__call__ integrate | integrate_1d derivative antiderivative | c x extrapolate | | "
     "construct_fast",
     "interpolate.CubicHermiteSpline<interpolate.PPoly": "",
@@ -26,7 +26,7 @@ _TABLE = {
     "interpolate.Akima1DInterpolator<interpolate.CubicHermiteSpline": "",
     "interpolate.CubicSpline<interpolate.CubicHermiteSpline": "",
     "interpolate.BSpline": "__call__ integrate | derivative antiderivative insert_knot | "
-    "t c k tck axis extrapolate | | construct_fast basis_element | design_matrix",
+    "t c k tck axis extrapolate | t c k axis extrapolate | construct_fast basis_element | design_matrix",
     "interpolate.NdBSpline": "__call__ | | t c k extrapolate | | | design_matrix",
     "interpolate.BarycentricInterpolator": "__call__ set_yi add_xi derivative derivatives | | xi yi wi n dtype",
     "interpolate.KroghInterpolator": "__call__ derivative derivatives | | xi yi c n dtype",
@@ -63,7 +63,7 @@ _TABLE = {
 
 #: functions that make such an object
 MAKERS = """
-    interpolate.make_interp_spline interpolate.make_lsq_spline interpolate.splder interpolate.splantider
+    interpolate.make_interp_spline interpolate.make_lsq_spline
     sparse.linalg.splu sparse.linalg.spilu""".split()
 
 PREFIX = "cupyx.scipy."

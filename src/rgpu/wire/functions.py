@@ -124,7 +124,7 @@ _SCIPY = {
     ("scipy", "ndimage"): """
         affine_transform binary_closing binary_dilation binary_erosion binary_fill_holes
         binary_hit_or_miss binary_opening binary_propagation black_tophat convolve convolve1d correlate
-        correlate1d distance_transform_edt fourier_ellipsoid fourier_gaussian fourier_shift
+        correlate1d fourier_ellipsoid fourier_gaussian fourier_shift
         fourier_uniform gaussian_filter gaussian_filter1d gaussian_gradient_magnitude gaussian_laplace
         generate_binary_structure grey_closing grey_dilation grey_erosion grey_opening iterate_structure
         laplace map_coordinates maximum maximum_filter maximum_filter1d mean median median_filter minimum
@@ -133,7 +133,8 @@ _SCIPY = {
         uniform_filter uniform_filter1d variance white_tophat""",
     ("scipy_wait", "special"): "multigammaln",
     ("scipy_wait", "ndimage"): """
-        center_of_mass extrema find_objects histogram label maximum_position minimum_position zoom rotate""",
+        center_of_mass extrema find_objects histogram label maximum_position minimum_position zoom rotate
+        distance_transform_edt""",
     ("scipy", "signal"): """
         abcd_normalize bilinear_zpk bode buttap butter buttord cheb1ap cheb1ord cheb2ap cheb2ord cheby1
         cheby2 check_COLA check_NOLA chirp choose_conv_method coherence cont2discrete convolve convolve2d
@@ -145,12 +146,12 @@ _SCIPY = {
         minimum_phase oaconvolve order_filter periodogram qspline1d qspline1d_eval qspline2d resample
         savgol_coeffs savgol_filter sawtooth sepfir2d sos2tf sos2zpk sosfilt sosfilt_zi sosfiltfilt
         sosfreqz spectrogram spline_filter square ss2tf step stft sweep_poly symiirorder1 symiirorder2
-        unit_impulse upfirdn welch wiener zoom_fft zpk2tf""",
+        unit_impulse upfirdn welch wiener zoom_fft zpk2tf band_stop_obj morlet morlet2 qmf ricker""",
     ("scipy_wait", "signal"): """
         argrelextrema argrelmax argrelmin decimate deconvolve detrend find_peaks iirdesign invres invresz
         lombscargle normalize peak_prominences peak_widths resample_poly residue residuez ss2zpk tf2sos
         tf2ss tf2zpk unique_roots vectorstrength zpk2sos zpk2ss bilinear lp2lp lp2hp lp2bp lp2bs iircomb
-        gammatone dlsim dstep dimpulse""",
+        gammatone dlsim dstep dimpulse place_poles findfreqs""",
     ("scipy", "signal.windows"): """
         barthann bartlett blackman blackmanharris bohman boxcar chebwin cosine exponential flattop
         gaussian general_cosine general_gaussian general_hamming get_window hamming hann kaiser
@@ -172,7 +173,7 @@ _SCIPY = {
         canberra cdist chebyshev cityblock correlation cosine euclidean hamming jensenshannon minkowski
         pdist russellrao sqeuclidean""",
     ("scipy", "interpolate"): """
-        barycentric_interpolate interpn krogh_interpolate pchip_interpolate""",
+        barycentric_interpolate interpn krogh_interpolate pchip_interpolate splantider splder""",
 }
 
 

@@ -6,6 +6,7 @@ scan), this is the way there. They belong to the harness; rgpu has no such names
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -90,3 +91,44 @@ class KernelCache:
 
     def __init__(self, path: Any = None) -> None:
         self._cache_dir = path
+
+
+#: for two functions of CuPy's, which its tests only compare
+ONE_AXIS, SEVERAL_AXES = "one axis at a time", "several axes at once"
+
+
+def transform_of(a: Any, s: Any = None, axes: Any = None, plan: Any = None, value_type: str = "C2C") -> str:
+    """Which of CuPy's two ways a transform goes; what tests look at is the order of its result."""
+    from rgpu.fft import plans
+
+    return SEVERAL_AXES if plans.at_once(a, s, axes, value_type, plan) else ONE_AXIS
+
+
+def recursion(x: Any, a: Any, axis: int = -1, zi: Any = None, dtype: Any = None, block_sz: int = 0) -> Any:
+    """The recursive half of ``lfilter``, whose coefficients are on the other side of the equation."""
+    import cupy
+    import cupyx.scipy.signal as signal
+
+    dtype = cupy.result_type(x, a) if dtype is None else dtype
+    b, a = cupy.ones(1, dtype), cupy.concatenate([cupy.ones(1, dtype), -a.astype(dtype)])
+    x = x.astype(dtype)
+    return (signal.lfilter(b, a, x, axis) if zi is None else signal.lfilter(b, a, x, axis, zi)[0]).astype(dtype)
+
+
+def sections(x: Any, sos: Any, axis: int = -1, zi: Any = None, dtype: Any = None, block_sz: int = 0) -> Any:
+    """``sosfilt``, which always gives its state back."""
+    import cupyx.scipy.signal as signal
+
+    return signal.sosfilt(sos, x, axis) if zi is None else signal.sosfilt(sos, x, axis, zi)
+
+
+def exponents(ndim: int, degree: int) -> Any:
+    """Of all monomials up to a degree, one a row."""
+    import cupy
+
+    names = [m for d in range(degree + 1) for m in itertools.combinations_with_replacement(range(ndim), d)]
+    return cupy.array([[m.count(axis) for axis in range(ndim)] for m in names], dtype=int).reshape(len(names), ndim)
+
+
+def monomials(x: Any, powers: Any, out: Any) -> None:
+    out[...] = (x[:, None, :] ** powers[None]).prod(axis=-1)

@@ -108,6 +108,13 @@ OURS = {
     "cupy._core.ElementwiseKernel": "rgpu.ElementwiseKernel",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
     "cupy._core.create_reduction_func": "internals.SimpleReduction",
+    "cupy.fft._fft._default_fft_func": "internals.transform_of",
+    "cupy.fft._fft._fft": "internals.ONE_AXIS",
+    "cupy.fft._fft._fftn": "internals.SEVERAL_AXES",
+    "cupyx.scipy.interpolate._rbfinterp._monomial_powers": "internals.exponents",
+    "cupyx.scipy.interpolate._rbfinterp.polynomial_matrix": "internals.monomials",
+    "cupyx.scipy.signal._iir_utils.apply_iir": "internals.recursion",
+    "cupyx.scipy.signal._iir_utils.apply_iir_sos": "internals.sections",
     "cupy._core.elementwise_copy": "internals.elementwise_copy",
     "cupy._core._routines_math._scan_for_test": "internals.scan",
     "cupy.cuda.compiler._compile_module_with_cache": "internals.compiled",
@@ -131,31 +138,8 @@ def _identities(batch_shape: Any, n: int, dtype: Any) -> Any:
     return cupy.broadcast_to(cupy.eye(n, dtype=dtype), (*batch_shape, n, n)).copy()
 
 
-def _transform_of(a: Any, s: Any = None, axes: Any = None, plan: Any = None, value_type: str = "C2C") -> str:
-    """Which of CuPy's two ways a transform goes; what tests look at is the order of its result."""
-    from rgpu.fft import plans
-
-    together = plans.at_once(a, s, axes, value_type, plan)
-    return VALUES[f"cupy.fft._fft.{'_fftn' if together else '_fft'}"]
-
-
-def _recursion(x: Any, a: Any, axis: int = -1, zi: Any = None, dtype: Any = None, block_sz: int = 0) -> Any:
-    """The recursive half of ``lfilter``, whose coefficients are on the other side of the equation."""
-    import cupy
-    import cupyx.scipy.signal as signal
-
-    dtype = cupy.result_type(x, a) if dtype is None else dtype
-    b, a = cupy.ones(1, dtype), cupy.concatenate([cupy.ones(1, dtype), -a.astype(dtype)])
-    x = x.astype(dtype)
-    return (signal.lfilter(b, a, x, axis) if zi is None else signal.lfilter(b, a, x, axis, zi)[0]).astype(dtype)
-
-
-def _sections(x: Any, sos: Any, axis: int = -1, zi: Any = None, dtype: Any = None, block_sz: int = 0) -> Any:
-    """``sosfilt``, which always gives its state back."""
-    import cupyx.scipy.signal as signal
-
-    return signal.sosfilt(sos, x, axis) if zi is None else signal.sosfilt(sos, x, axis, zi)
-
+_RBF = "cupyx.scipy.interpolate._rbfinterp"
+_SCALE_INVARIANT = {"linear", "thin_plate_spline", "cubic", "quintic"}
 
 #: internals with a meaning that cupy.testing or the tests rely on
 VALUES: dict[str, Any] = {
@@ -205,14 +189,12 @@ VALUES: dict[str, Any] = {
     "cupy.cuda.runtime.streamPerThread": 2,
     "cupyx.scipy._scipy_available": True,  # on this machine: the tests compare with it
     "cupyx.scipy.stats._distributions._normalize": lambda x, axis: x / x.sum(axis=axis, keepdims=True),
-    "cupy.fft._fft._default_fft_func": _transform_of,
-    "cupy.fft._fft._fft": "one axis at a time",
-    "cupy.fft._fft._fftn": "several axes at once",
     # versions of NVIDIA's libraries whose errors some tests allow for: there is none here
     "cupy.cuda.cusolver._getVersion": lambda: (11, 0, 0),
     "cupyx.cusparse.getVersion": lambda: 12000,
-    "cupyx.scipy.signal._iir_utils.apply_iir": _recursion,
-    "cupyx.scipy.signal._iir_utils.apply_iir_sos": _sections,
+    f"{_RBF}._SCALE_INVARIANT": _SCALE_INVARIANT,
+    f"{_RBF}._AVAILABLE": _SCALE_INVARIANT | {"multiquadric", "inverse_multiquadric", "inverse_quadratic", "gaussian"},
+    f"{_RBF}._NAME_TO_MIN_DEGREE": {"multiquadric": 0, "linear": 0, "thin_plate_spline": 1, "cubic": 1, "quintic": 2},
     "cupy._core._fusion_trace.TraceImpl": object,  # tests replace it by a mock of which they ask nothing
     "cupy._core.get_size": lambda size: (size,) if isinstance(size, int) else tuple(size),
     "cupy.cuda.cub.available": False,

@@ -15,6 +15,8 @@ import numpy as np
 from rgpu import surface
 from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy import _table
+from rgpu.cupyx.scipy._generic_filters import generic_filter as generic_filter
+from rgpu.cupyx.scipy._generic_filters import generic_filter1d as generic_filter1d
 from rgpu.functions import creation, dispatch
 
 _table.fill(globals(), "ndimage")

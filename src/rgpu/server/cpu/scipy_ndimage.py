@@ -31,11 +31,26 @@ def _distance_transform_edt(
 ) -> Any:  # fmt: skip
     from scipy import ndimage
 
+    if image.ndim not in (2, 3):
+        raise NotImplementedError("only 2D and 3D distance transforms are supported")
     if block_params is not None:
         _check_blocks(image.shape, block_params)
-    result = ndimage.distance_transform_edt(image, sampling, return_distances, return_indices, distances, indices)
-    if not return_distances or distances is not None or float64_distances:
-        return result
-    if return_indices and indices is None:
-        return result[0].astype(np.float32), result[1]
-    return result.astype(np.float32)
+    dtype = np.dtype(np.float64 if float64_distances else np.float32)
+    for array, wanted, shape, fits in (
+        (distances, return_distances, image.shape, lambda x: x == dtype),
+        (indices, return_indices, (image.ndim, *image.shape), lambda x: x.kind in "iu" and x.itemsize > 1),
+    ):
+        if array is not None and (not wanted or array.shape != shape or not fits(array.dtype)):
+            raise RuntimeError("an array for a result that is not wanted, or of a wrong shape or dtype")
+    result = ndimage.distance_transform_edt(image, sampling, return_distances, return_indices)
+    parts = list(result) if return_distances and return_indices else [result]
+    if return_distances:
+        parts[0] = parts[0].astype(dtype, copy=False)
+    found = []
+    places = [x for x, wanted in ((distances, return_distances), (indices, return_indices)) if wanted]
+    for part, array in zip(parts, places):
+        if array is None:
+            found.append(part)
+        else:
+            array[...] = part
+    return None if not found else found[0] if len(found) == 1 else tuple(found)

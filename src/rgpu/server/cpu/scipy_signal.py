@@ -38,6 +38,41 @@ def _last(before: np.ndarray, after: np.ndarray, count: int) -> np.ndarray:
     return both[..., both.shape[-1] - count :]
 
 
+@override(_PREFIX + "place_poles")
+def _place_poles(A: np.ndarray, B: np.ndarray, poles: Any, *args: Any, **kwargs: Any) -> Any:
+    found = _scipy().place_poles(A, B, poles, *args, **kwargs)
+    names = ("gain_matrix", "computed_poles", "requested_poles", "X", "rtol", "nb_iter")
+    return tuple(getattr(found, name) for name in names)
+
+
+# --- wavelets that SciPy no longer has -----------------------------------------------------------
+
+
+@override(_PREFIX + "qmf")
+def _qmf(hk: np.ndarray) -> np.ndarray:
+    """The high-pass filter of a quadrature pair: reversed, with alternating signs."""
+    return hk[::-1] * np.where(np.arange(hk.size) % 2, -1, 1)
+
+
+@override(_PREFIX + "ricker")
+def _ricker(points: int, a: float) -> np.ndarray:
+    squares = ((np.arange(points) - (points - 1) / 2) / a) ** 2
+    return 2 / (np.sqrt(3 * a) * np.pi**0.25) * (1 - squares) * np.exp(-squares / 2)
+
+
+@override(_PREFIX + "morlet")
+def _morlet(M: int, w: float = 5.0, s: float = 1.0, complete: bool = True) -> np.ndarray:
+    x = np.linspace(-s * 2 * np.pi, s * 2 * np.pi, M)
+    wave = np.exp(1j * w * x) - (np.exp(-(w**2) / 2) if complete else 0)
+    return wave * np.exp(-(x**2) / 2) * np.pi**-0.25
+
+
+@override(_PREFIX + "morlet2")
+def _morlet2(M: int, s: float, w: float = 5) -> np.ndarray:
+    x = (np.arange(M) - (M - 1) / 2) / s
+    return np.sqrt(1 / s) * np.exp(1j * w * x - x**2 / 2) * np.pi**-0.25
+
+
 @override(_PREFIX + "lfilter")
 def _lfilter(b: np.ndarray, a: np.ndarray, x: np.ndarray, axis: int = -1, zi: Any = None) -> Any:
     if zi is None:

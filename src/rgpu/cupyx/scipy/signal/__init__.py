@@ -4,12 +4,14 @@ From the table of declared functions; names that are not there yet say so when u
 """
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rgpu import surface
+from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy import _objects, _table
+from rgpu.functions import dispatch
 
 
 class BadCoefficients(UserWarning):
@@ -18,7 +20,32 @@ class BadCoefficients(UserWarning):
 
 _objects.fill(globals(), "signal")
 _table.fill(globals(), "signal")
-_filtfilt = globals()["filtfilt"]
+_filtfilt, _place_poles = globals()["filtfilt"], globals()["place_poles"]
+
+
+class PlacedPoles(NamedTuple):
+    """What ``place_poles`` found."""
+
+    gain_matrix: Any
+    computed_poles: Any
+    requested_poles: Any
+    X: Any
+    rtol: float
+    nb_iter: int
+
+
+def place_poles(A: Any, B: Any, poles: Any, method: str = "YT", rtol: float = 1e-3, maxiter: int = 30) -> Any:  # noqa: N803
+    """The gain matrix with which ``A - B @ K`` has these poles."""
+    return PlacedPoles(*_place_poles(A, B, poles, method, rtol, maxiter))
+
+
+def cwt(data: Any, wavelet: Any, widths: Any) -> Any:
+    """The continuous wavelet transform: ``wavelet(length, width)`` of each width, convolved with the data."""
+    rows = []
+    for width in widths.get().tolist() if isinstance(widths, Remote) else widths:
+        wave = wavelet(int(min(10 * width, data.size)), width)
+        rows.append(dispatch.call("convolve", data, wave.conj()[::-1], "same"))
+    return dispatch.call("stack", rows)
 
 
 def filtfilt(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from rgpu import surface
 from rgpu.cupyx.scipy import _objects
 from rgpu.cupyx.scipy.sparse import _call, _iterative
@@ -36,6 +38,41 @@ globals().update(
     }
 )
 globals().update({name: _iterative.solver(name) for name in ("cg", "cgs", "bicgstab")}, gmres=_iterative.gmres)
+
+
+def _checked_spectrum(a: Any, k: int, which: str, known: str, square: bool) -> None:
+    """What CuPy refuses before it looks for k eigenvalues or singular values."""
+    if a.ndim != 2 or (square and a.shape[0] != a.shape[1]):
+        raise ValueError(f"expected {'square matrix' if square else '2D'} (shape: {a.shape})")
+    if np.dtype(a.dtype).char not in "fdFD":
+        raise TypeError(f"unsupported dtype (actual: {a.dtype})")
+    if not 0 < k < min(a.shape):
+        raise ValueError(f"k must be greater than 0 and smaller than {min(a.shape)} (actual: {k})")
+    if which not in known.split():
+        raise ValueError(f"which must be one of {known} (actual: {which})")
+
+
+def eigsh(
+    a: Any, k: int = 6, *, which: str = "LM", v0: Any = None, ncv: Any = None, maxiter: Any = None, tol: float = 0,
+    return_eigenvectors: bool = True,
+) -> Any:  # fmt: skip
+    """k eigenvalues (and eigenvectors) of a symmetric or Hermitian matrix, dense or sparse."""
+    _checked_spectrum(a, k, which, "LM LA SA", True)
+    options = {"v0": v0, "maxiter": maxiter, "ncv": ncv if ncv is None else min(max(ncv, k + 2), a.shape[0])}
+    options = {key: x for key, x in options.items() if x is not None}
+    vectors = {"return_eigenvectors": return_eigenvectors}
+    return _call.ask("linalg.eigsh", a, k, which=which, tol=tol, **vectors, **options)
+
+
+def svds(
+    a: Any, k: int = 6, *, ncv: Any = None, tol: float = 0, which: str = "LM", maxiter: Any = None,
+    return_singular_vectors: bool = True,
+) -> Any:  # fmt: skip
+    """k singular values (and vectors) of a matrix, dense or sparse."""
+    _checked_spectrum(a, k, which, "LM", False)
+    options = {key: x for key, x in (("ncv", ncv), ("maxiter", maxiter)) if x is not None}
+    vectors = {"return_singular_vectors": return_singular_vectors}
+    return _call.ask("linalg.svds", a, k, which=which, tol=tol, **vectors, **options)
 
 
 def factorized(A: Any) -> Any:  # noqa: N803 - CuPy's name
