@@ -119,12 +119,14 @@ def likely():
     fn = st.sampled_from([BY_NAME[name].id for name in names if name in BY_NAME])
     extent = st.lists(st.integers(0, 5), max_size=3)
     stride = st.lists(st.sampled_from([-8, 0, 4, 8, 16, 32]), max_size=3)
-    value = st.none() | st.booleans() | st.integers(-1, 2) | number.map(lambda h: [values.HANDLE, h])
+    tagged = st.sampled_from([[values.ELLIPSIS], [values.DTYPE, "<f4"], [values.TUPLE, 0, -1], [values.LIST, 1]])
+    value = tagged | st.none() | st.booleans() | st.integers(-1, 2) | number.map(lambda h: [values.HANDLE, h])
     said = st.none() | st.booleans() | st.integers(-2, 2)
     named = st.dictionaries(st.sampled_from(["axis", "keepdims", "dtype"]), said)
     forms = {
         ops.Free: (st.lists(number, max_size=2),),
         ops.View: (handle, number, st.sampled_from(["<f8", "<i4", "|u1"]), extent, stride, st.integers(-8, 40)),
+        ops.Empty: (handle, st.sampled_from(["<f8", "|S0", "|V3", "x"]), extent, st.none() | stride),
         ops.Unary: (fn, handle, number),
         ops.Binary: (fn, handle, operand, operand),
         ops.Inplace: (fn, number, operand),
@@ -134,7 +136,7 @@ def likely():
 
 
 @pytest.mark.filterwarnings("ignore")
-@RUNS
+@settings(RUNS, max_examples=EXAMPLES // 3)
 @given(st.lists(likely() | strategies.mutated(likely()), min_size=1, max_size=6).filter(packable))
 def test_both_executors_do_the_same(commands):
     assert outcome(commands, True) == outcome(commands, False)

@@ -1,6 +1,6 @@
 """Commands on their way to one worker, from the moment they are issued until their batch leaves.
 
-``Queue`` is the C core's where it was built, which array operators write into directly (csrc/issue.c), else
+``Queue`` is the C core's where it was built, which array operators write into directly (csrc/issue_queue.c), else
 its twin here. Both enter a command in one step, which no other thread and no finalizer can come between; only
 the holder of the stream's lock takes commands out. Knows no link and never waits.
 """

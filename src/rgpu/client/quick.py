@@ -16,7 +16,7 @@ from rgpu.client import failures
 from rgpu.wire import codec, ops, values
 from rgpu.wire.declare import HANDLE, HANDLES
 
-_OUT, _HANDLE, _ROOT, _OFFSET, _NUMBER = range(5)  # what stands in a hole (csrc/issue.c)
+_OUT, _HANDLE, _ROOT, _OFFSET, _NUMBER = range(5)  # what stands in a hole (csrc/issue_quick.c)
 _NOTHING, _ITSELF, _FRESH, _VIEW = range(1, 5)  # what the call returns
 _LARGE = 16 << 20  # bytes that a device might refuse
 _MARK = 0xFEDC_BA98_7654_0000  # + n: stands for hole n while a command is encoded; nine bytes, as what replaces it

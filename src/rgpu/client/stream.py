@@ -27,7 +27,7 @@ from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 
-BATCH = 512  # commands that leave together; 256 to 1,024 measured best
+BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
 LIE = 256 << 10  # bytes: a source of this size or more is not copied before it is sent

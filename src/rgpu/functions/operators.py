@@ -1,7 +1,7 @@
 """The array's operators, and its methods that are also functions: from tables, not written by hand.
 
 An operator issues one command, or leaves the work to the other operand by Python's protocol. Exact arrays of
-the current device, or a number, in layouts seen before, go a short way: the C core's (csrc/issue.c), or without
+the current device, or a number, in layouts seen before, go a short way: the C core's (csrc/issue_module.c), or without
 it ``_forward`` and its kin here. Everything else goes ``dispatch``'s.
 """
 

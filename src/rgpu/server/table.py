@@ -180,4 +180,4 @@ else:
     _core.execute.configure(ProtocolError, OutOfMemoryError, Poison, decode_dtype)
 
     class Table(_Common, _core.execute.Table):
-        """The C core's, which its loop over commands works on (csrc/execute.c)."""
+        """The C core's, which its loop over commands works on (csrc/execute_loop.c)."""

@@ -1,578 +1,18 @@
-/* The worker's side of small commands: a session's table of handles, and a loop over a message's commands.
- *
- * The loop reads a message without trusting it and runs the commands it knows in their plain form: an element-wise
- * function, a view, a call with simple arguments, on live arrays that lie in memory as NumPy's own do. Whatever is
- * unusual in any way, malformed, poisoned, lent, in another place, it hands to the Python executor untouched and
- * goes on behind it; so everything is refused in one place, and the two can never disagree about what is allowed. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
-#include <structmember.h>
+/* The loop over a message's commands, and the module. */
+#include "execute.h"
+#include "execute_read.h"
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
 
-#define TYPE(x) Py_TYPE((PyObject *)(x))
-#define UNIT 512 /* bytes: what an array counts for is a multiple, as in rgpu.server.table */
-#define LIVE 4000000 /* handles of a session, as in rgpu.wire.limits */
 #define COMMANDS 4096
 #define FUNCTIONS 65536
 
-enum { FREE = 2, VIEW = 4, UNARY, BINARY, INPLACE, CALL }; /* as in rgpu.wire.ops */
-enum { LIST, TUPLE, HANDLE, INT = 11 };                    /* as in rgpu.wire.values */
+enum { FREE = 2, EMPTY, VIEW, UNARY, BINARY, INPLACE, CALL }; /* as in rgpu.wire.ops */
+enum { LIST, TUPLE, HANDLE, DTYPE, ELLIPSIS = 7, INT = 11 }; /* as in rgpu.wire.values */
 
-static struct {
-    PyObject *protocol_error, *memory_error, *poison, *decode_dtype;
-} the;
-
-/* ---- accounts and the table ---------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    long long used, limit;
-} Account;
-
-typedef struct {
-    uint64_t handle; /* 0: free */
-    PyObject *entry;
-    Account *account; /* that it counts in; NULL: it owns no memory */
-    int64_t nbytes;   /* charged */
-    uint64_t root;    /* the array whose memory it shares; 0: none */
-} slot;
-
-typedef struct {
-    PyObject_HEAD
-    slot *slots;
-    size_t room, count;
-    long long used, limit;
-    PyObject *account, *first;
-} Table;
-
-static PyTypeObject *account_type, *table_type;
-
-static size_t place_of(const Table *t, uint64_t handle)
-{
-    uint64_t hash = handle * 0x9e3779b97f4a7c15u;
-    return (size_t)(hash >> 20) & (t->room - 1);
-}
-
-static slot *lookup(const Table *t, uint64_t handle)
-{
-    if (!t->room || !handle)
-        return NULL;
-    for (size_t at = place_of(t, handle);; at = (at + 1) & (t->room - 1)) {
-        slot *s = &t->slots[at];
-        if (s->handle == handle)
-            return s;
-        if (!s->handle)
-            return NULL;
-    }
-}
-
-static int make_room(Table *t)
-{
-    if (t->count * 2 < t->room)
-        return 0;
-    size_t room = t->room ? t->room * 2 : 256, before = t->room;
-    slot *old = t->slots, *more = PyMem_Calloc(room, sizeof *more);
-    if (!more) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    t->slots = more;
-    t->room = room;
-    for (size_t i = 0; i < before; i++)
-        if (old[i].handle) {
-            size_t at = place_of(t, old[i].handle);
-            while (more[at].handle)
-                at = (at + 1) & (room - 1);
-            more[at] = old[i];
-        }
-    PyMem_Free(old);
-    return 0;
-}
-
-/* Take a handle out: what probes past its place is moved up, so that no tombstones pile up. */
-static void take_out(Table *t, slot *s)
-{
-    size_t hole = (size_t)(s - t->slots), mask = t->room - 1;
-    for (size_t at = (hole + 1) & mask; t->slots[at].handle; at = (at + 1) & mask) {
-        size_t home = place_of(t, t->slots[at].handle);
-        if (((at - home) & mask) >= ((at - hole) & mask)) {
-            t->slots[hole] = t->slots[at];
-            hole = at;
-        }
-    }
-    t->slots[hole].handle = 0;
-    t->count--;
-}
-
-/* Forget a handle; unknown ones are ignored. Destructors of entries may run Python: the table is whole by then. */
-static void release(Table *t, uint64_t handle)
-{
-    slot *s = lookup(t, handle);
-    if (!s)
-        return;
-    slot gone = *s;
-    take_out(t, s);
-    if (gone.account) {
-        t->used -= gone.nbytes;
-        gone.account->used -= gone.nbytes;
-        Py_DECREF((PyObject *)gone.account);
-    }
-    Py_DECREF(gone.entry);
-}
-
-static int refuse_memory(int64_t nbytes, long long used, long long limit)
-{
-    PyObject *args = Py_BuildValue("(LLL)", (long long)nbytes, used, limit);
-    if (args)
-        PyErr_SetObject(the.memory_error, args);
-    Py_XDECREF(args);
-    return -1;
-}
-
-/* Refuse an array that would take the session or its pool beyond its limit (0: none). Where more can be asked for,
- * `draw` of the Python class does that, and raises `limit` or an error. */
-static int admit(Table *t, int64_t nbytes)
-{
-    const Account *account = (Account *)t->account;
-    if (t->limit && nbytes > t->limit - t->used) {
-        if (!PyObject_HasAttrString((PyObject *)t, "draw"))
-            return refuse_memory(nbytes, t->used, t->limit);
-        PyObject *done = PyObject_CallMethod((PyObject *)t, "draw", "L", (long long)nbytes);
-        if (!done)
-            return -1;
-        Py_DECREF(done);
-    }
-    if (account->limit && nbytes > account->limit - account->used)
-        return refuse_memory(nbytes, account->used, account->limit);
-    return 0;
-}
-
-static int64_t charge(int64_t nbytes)
-{
-    return nbytes > INT64_MAX - UNIT ? INT64_MAX : (nbytes + UNIT - 1) / UNIT * UNIT;
-}
-
-static int bind(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root)
-{
-    if (lookup(t, handle)) {
-        PyErr_Format(the.protocol_error, "handle %llu is in use", (unsigned long long)handle);
-        return -1;
-    }
-    if (t->count >= LIVE) {
-        PyErr_Format(the.protocol_error, "more than %d live handles", LIVE);
-        return -1;
-    }
-    if (nbytes) {
-        nbytes = charge(nbytes);
-        if (admit(t, nbytes))
-            return -1;
-    }
-    if (make_room(t))
-        return -1;
-    size_t at = place_of(t, handle);
-    while (t->slots[at].handle)
-        at = (at + 1) & (t->room - 1);
-    Py_INCREF(entry);
-    t->slots[at] = (slot){handle, entry, NULL, nbytes, root};
-    t->count++;
-    if (nbytes) {
-        Account *account = (Account *)t->account;
-        Py_INCREF((PyObject *)account);
-        t->slots[at].account = account;
-        account->used += nbytes;
-        t->used += nbytes;
-    }
-    return 0;
-}
-
-/* The number of a handle, 0 where it is none. */
-static uint64_t number_of(PyObject *handle)
-{
-    uint64_t number = PyLong_Check(handle) ? PyLong_AsUnsignedLongLong(handle) : 0;
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        return 0;
-    }
-    return number;
-}
-
-static PyObject *unknown(PyObject *handle)
-{
-    return PyErr_Format(the.protocol_error, "unknown handle %.30S", handle);
-}
-
-static PyObject *table_get(Table *t, PyObject *handle)
-{
-    slot *s = lookup(t, number_of(handle));
-    if (!s)
-        return unknown(handle);
-    PyObject *entry = s->entry;
-    Py_INCREF(entry);
-    if ((PyObject *)TYPE(entry) != the.poison)
-        return entry;
-    PyObject *fresh = PyObject_CallMethod(entry, "with_traceback", "O", Py_None);
-    Py_XDECREF(fresh);
-    if (fresh)
-        PyErr_SetObject(the.poison, entry);
-    Py_DECREF(entry);
-    return NULL;
-}
-
-static PyObject *table_peek(Table *t, PyObject *handle)
-{
-    slot *s = lookup(t, number_of(handle));
-    PyObject *entry = s ? s->entry : Py_None;
-    Py_INCREF(entry);
-    return entry;
-}
-
-static PyObject *table_put(Table *t, PyObject *args)
-{
-    PyObject *handle, *entry;
-    long long nbytes = 0;
-    if (!PyArg_ParseTuple(args, "OO|L:put", &handle, &entry, &nbytes))
-        return NULL;
-    uint64_t number = number_of(handle);
-    if (!number || nbytes < 0)
-        return unknown(handle);
-    if (bind(t, number, entry, nbytes, 0))
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *table_put_view(Table *t, PyObject *args)
-{
-    PyObject *handle, *entry, *root;
-    if (!PyArg_ParseTuple(args, "OOO:put_view", &handle, &entry, &root))
-        return NULL;
-    uint64_t number = number_of(handle);
-    if (!number)
-        return unknown(handle);
-    if (bind(t, number, entry, 0, number_of(root)))
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *table_free(Table *t, PyObject *handle)
-{
-    release(t, number_of(handle));
-    Py_RETURN_NONE;
-}
-
-static PyObject *table_admit(Table *t, PyObject *nbytes)
-{
-    long long size = PyLong_AsLongLong(nbytes);
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        size = INT64_MAX;
-    }
-    if (admit(t, size))
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *table_root(Table *t, PyObject *handle)
-{
-    slot *s = lookup(t, number_of(handle));
-    return PyLong_FromUnsignedLongLong(s ? s->root : 0);
-}
-
-/* Handles whose memory is that of a root, itself among them. */
-static PyObject *table_sharing(Table *t, PyObject *handle)
-{
-    uint64_t root = number_of(handle);
-    PyObject *found = PyList_New(0);
-    for (size_t i = 0; found && i < t->room; i++) {
-        const slot *s = &t->slots[i];
-        if (!s->handle || (s->handle != root && s->root != root))
-            continue;
-        PyObject *number = PyLong_FromUnsignedLongLong(s->handle);
-        if (!number || PyList_Append(found, number))
-            Py_CLEAR(found);
-        Py_XDECREF(number);
-    }
-    return found;
-}
-
-static PyObject *table_entries(Table *t, void *Py_UNUSED(closure))
-{
-    PyObject *found = PyDict_New();
-    for (size_t i = 0; found && i < t->room; i++) {
-        if (!t->slots[i].handle)
-            continue;
-        PyObject *number = PyLong_FromUnsignedLongLong(t->slots[i].handle);
-        if (!number || PyDict_SetItem(found, number, t->slots[i].entry))
-            Py_CLEAR(found);
-        Py_XDECREF(number);
-    }
-    return found;
-}
-
-static Py_ssize_t table_length(Table *t)
-{
-    return (Py_ssize_t)t->count;
-}
-
-static int table_set_account(Table *t, PyObject *account, void *Py_UNUSED(closure))
-{
-    if (!account || !PyObject_TypeCheck(account, account_type)) {
-        PyErr_SetString(PyExc_TypeError, "an Account");
-        return -1;
-    }
-    PyObject *before = t->account;
-    Py_INCREF(account);
-    t->account = account;
-    Py_XDECREF(before);
-    return 0;
-}
-
-static PyObject *table_get_account(Table *t, void *first)
-{
-    PyObject *found = first ? t->first : t->account;
-    Py_INCREF(found);
-    return found;
-}
-
-static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *named)
-{
-    static char *words[] = {"limit", NULL};
-    long long limit = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "|L:Table", words, &limit))
-        return NULL;
-    Table *t = (Table *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (!t)
-        return NULL;
-    t->limit = limit;
-    t->first = PyObject_CallFunctionObjArgs((PyObject *)account_type, NULL);
-    t->account = t->first;
-    Py_XINCREF(t->account);
-    if (!t->first)
-        Py_CLEAR(t);
-    return (PyObject *)t;
-}
-
-static void table_dealloc(Table *t)
-{
-    PyTypeObject *type = TYPE(t);
-    for (size_t i = 0; i < t->room; i++)
-        if (t->slots[i].handle) {
-            Py_DECREF(t->slots[i].entry);
-            Py_XDECREF((PyObject *)t->slots[i].account);
-        }
-    PyMem_Free(t->slots);
-    Py_XDECREF(t->account);
-    Py_XDECREF(t->first);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(t);
-    Py_DECREF(type);
-}
-
-static int account_init(Account *self, PyObject *args, PyObject *named)
-{
-    static char *words[] = {"limit", NULL};
-    return PyArg_ParseTupleAndKeywords(args, named, "|L:Account", words, &self->limit) ? 0 : -1;
-}
-
-static PyMemberDef account_members[] = {
-    {"used", T_LONGLONG, offsetof(Account, used), 0, "bytes that its arrays own"},
-    {"limit", T_LONGLONG, offsetof(Account, limit), 0, "bytes that they may own (0: any)"},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot account_slots[] = {
-    {Py_tp_doc, "What a memory pool of the session holds, and may hold."},
-    {Py_tp_init, account_init},
-    {Py_tp_members, account_members},
-    {0, NULL},
-};
-static PyType_Spec account_spec = {
-    "rgpu._rgpu_execute.Account", sizeof(Account), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, account_slots,
-};
-
-static PyMethodDef table_methods[] = {
-    {"get", (PyCFunction)table_get, METH_O, "The object of a handle; raises its poison, or ProtocolError."},
-    {"peek", (PyCFunction)table_peek, METH_O, "The same, poison as it is; None where there is nothing."},
-    {"put", (PyCFunction)table_put, METH_VARARGS, "(handle, entry, nbytes=0): bind a new handle."},
-    {"put_view", (PyCFunction)table_put_view, METH_VARARGS, "(handle, entry, root): an array over another's memory."},
-    {"free", (PyCFunction)table_free, METH_O, "Forget a handle; unknown ones are ignored."},
-    {"admit", (PyCFunction)table_admit, METH_O, "Refuse an array beyond the limits."},
-    {"root", (PyCFunction)table_root, METH_O, "The handle of the array whose memory it shares; 0: its own."},
-    {"sharing", (PyCFunction)table_sharing, METH_O, "Handles over the memory of a root, itself among them."},
-    {NULL, NULL, 0, NULL},
-};
-static PyMemberDef table_members[] = {
-    {"used", T_LONGLONG, offsetof(Table, used), READONLY, NULL},
-    {"limit", T_LONGLONG, offsetof(Table, limit), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef table_getset[] = {
-    {"entries", (getter)table_entries, NULL, "a copy: handle -> object", NULL},
-    {"account", (getter)table_get_account, (setter)table_set_account, NULL, NULL},
-    {"default", (getter)table_get_account, NULL, NULL, "default"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-static PyType_Slot table_slots[] = {
-    {Py_tp_new, table_new},         {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods},
-    {Py_tp_members, table_members}, {Py_tp_getset, table_getset},   {Py_mp_length, table_length},
-    {0, NULL},
-};
-static PyType_Spec table_spec = {
-    "rgpu._rgpu_execute.Table", sizeof(Table), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, table_slots,
-};
-
-/* ---- reading ------------------------------------------------------------------------------- */
-
-/* Bytes that nobody has vouched for: nothing is read beyond `end`. */
-typedef struct {
-    const unsigned char *at, *end;
-} reader;
-
-static int take(reader *r, size_t size, uint64_t *x)
-{
-    if ((size_t)(r->end - r->at) < size)
-        return 0;
-    uint64_t value = 0;
-    for (size_t i = 0; i < size; i++)
-        value = value << 8 | r->at[i];
-    r->at += size;
-    *x = value;
-    return 1;
-}
-
-/* An integer that is not negative. */
-static int take_natural(reader *r, uint64_t *x)
-{
-    if (r->at == r->end)
-        return 0;
-    unsigned char mark = *r->at;
-    if (mark < 0x80) {
-        *x = mark;
-        r->at++;
-        return 1;
-    }
-    if (mark < 0xcc || mark > 0xd3)
-        return 0;
-    size_t size = (size_t)1 << (mark & 3);
-    reader rest = {r->at + 1, r->end};
-    if (!take(&rest, size, x) || (mark >= 0xd0 && *x >> (8 * size - 1)))
-        return 0;
-    *r = rest;
-    return 1;
-}
-
-/* Any integer that fits. */
-static int take_integer(reader *r, int64_t *x)
-{
-    uint64_t value;
-    reader rest = *r;
-    if (take_natural(&rest, &value)) {
-        if (value > INT64_MAX)
-            return 0;
-        *x = (int64_t)value;
-        *r = rest;
-        return 1;
-    }
-    if (r->at == r->end)
-        return 0;
-    unsigned char mark = *r->at;
-    if (mark >= 0xe0) {
-        *x = (int64_t)mark - 256;
-        r->at++;
-        return 1;
-    }
-    if (mark < 0xd0 || mark > 0xd3)
-        return 0;
-    size_t size = (size_t)1 << (mark & 3);
-    rest = (reader){r->at + 1, r->end};
-    if (!take(&rest, size, &value))
-        return 0;
-    *x = size == 8 ? (int64_t)value : (int64_t)(value | ~(uint64_t)0 << (8 * size)); /* negative, or take_natural's */
-    *r = rest;
-    return 1;
-}
-
-/* The head of a list (fix, 16, 32). */
-static int take_list(reader *r, uint64_t *count)
-{
-    if (r->at == r->end)
-        return 0;
-    unsigned char mark = *r->at;
-    if ((mark & 0xf0) == 0x90) {
-        *count = mark & 15;
-        r->at++;
-        return 1;
-    }
-    if (mark != 0xdc && mark != 0xdd)
-        return 0;
-    reader rest = {r->at + 1, r->end};
-    if (!take(&rest, mark == 0xdc ? 2 : 4, count))
-        return 0;
-    *r = rest;
-    return 1;
-}
-
-static int take_text(reader *r, const char **text, size_t *size)
-{
-    if (r->at == r->end)
-        return 0;
-    unsigned char mark = *r->at;
-    reader rest = {r->at + 1, r->end};
-    uint64_t length = mark & 31;
-    if ((mark & 0xe0) != 0xa0 && !(mark == 0xd9 && take(&rest, 1, &length)))
-        return 0;
-    if ((uint64_t)(rest.end - rest.at) < length)
-        return 0;
-    *text = (const char *)rest.at;
-    *size = (size_t)length;
-    rest.at += length;
-    *r = rest;
-    return 1;
-}
-
-/* Step over one value, whatever it is; 0 where the bytes are none. Costs no more than their number. */
-static int skip(reader *r)
-{
-    uint64_t open = 1, n;
-    while (open) {
-        if (r->at == r->end || open > (uint64_t)(r->end - r->at))
-            return 0;
-        open--;
-        unsigned char mark = *r->at++;
-        if (mark < 0x80 || mark >= 0xe0 || mark == 0xc0 || mark == 0xc2 || mark == 0xc3)
-            continue;
-        if (mark < 0x90) {
-            open += 2 * (uint64_t)(mark & 15);
-            continue;
-        }
-        if (mark < 0xa0) {
-            open += mark & 15;
-            continue;
-        }
-        uint64_t size = 0;
-        if (mark < 0xc0)
-            size = mark & 31;
-        else if ((mark >= 0xc4 && mark <= 0xc6) || (mark >= 0xd9 && mark <= 0xdb)) {
-            if (!take(r, (size_t)1 << (mark <= 0xc6 ? mark - 0xc4 : mark - 0xd9), &size))
-                return 0;
-        } else if (mark == 0xca || mark == 0xcb)
-            size = mark == 0xca ? 4 : 8;
-        else if (mark >= 0xcc && mark <= 0xd3)
-            size = (uint64_t)1 << (mark & 3);
-        else if (mark >= 0xdc && mark <= 0xdf) {
-            if (!take(r, mark & 1 ? 4 : 2, &n))
-                return 0;
-            open += mark >= 0xde ? 2 * n : n;
-        } else
-            return 0; /* extensions, and what msgpack never uses */
-        if (size > (uint64_t)(r->end - r->at))
-            return 0;
-        r->at += size;
-    }
-    return 1;
-}
+struct execute the;
 
 /* ---- the loop ------------------------------------------------------------------------------ */
 
@@ -789,6 +229,41 @@ static int run_view(Loop *loop, reader r)
     return how;
 }
 
+static int run_empty(Loop *loop, reader r)
+{
+    uint64_t out, ndim;
+    const char *text;
+    size_t length;
+    npy_intp shape[NPY_MAXDIMS];
+    if (!take_new_handle(loop, &r, &out) || !take_text(&r, &text, &length) || !take_list(&r, &ndim) ||
+        ndim > NPY_MAXDIMS)
+        return SLOW;
+    PyArray_Descr *dtype = dtype_of(loop, text, length);
+    if (!dtype || !PyDataType_ELSIZE(dtype))
+        return SLOW;
+    __int128 nbytes = PyDataType_ELSIZE(dtype);
+    for (uint64_t i = 0; i < ndim; i++) {
+        int64_t extent;
+        if (!take_integer(&r, &extent) || extent < 1 || extent > INT32_MAX)
+            return SLOW;
+        shape[i] = (npy_intp)extent;
+        nbytes *= extent;
+        if (nbytes > INT64_MAX / 2)
+            return SLOW;
+    }
+    if (r.at == r.end || *r.at != 0xc0) /* strides of the client's own */
+        return SLOW;
+    if (admit(loop->table, charge((int64_t)nbytes)))
+        return FAILED;
+    Py_INCREF((PyObject *)dtype);
+    PyObject *array = PyArray_Empty((int)ndim, shape, dtype, 0);
+    if (!array)
+        return FAILED;
+    int how = bind(loop->table, out, array, (int64_t)PyArray_NBYTES((PyArrayObject *)array), 0) ? FAILED : DONE;
+    Py_DECREF(array);
+    return how;
+}
+
 static int run_free(Loop *loop, reader r)
 {
     uint64_t count, handle;
@@ -814,7 +289,7 @@ typedef struct {
 } arguments;
 
 /* A new reference to a simple value; NULL without an exception where it is not one. */
-static PyObject *take_value(const Loop *loop, reader *r, arguments *seen, int depth)
+static PyObject *take_value(Loop *loop, reader *r, arguments *seen, int depth)
 {
     int64_t integer;
     uint64_t count, tag, handle;
@@ -848,6 +323,15 @@ static PyObject *take_value(const Loop *loop, reader *r, arguments *seen, int de
         Py_INCREF(s->entry);
         return s->entry;
     }
+    if (tag == ELLIPSIS && count == 1) {
+        Py_INCREF(Py_Ellipsis);
+        return Py_Ellipsis;
+    }
+    if (tag == DTYPE && count == 2) {
+        PyArray_Descr *dtype = take_text(r, &text, &length) ? dtype_of(loop, text, length) : NULL;
+        Py_XINCREF((PyObject *)dtype);
+        return (PyObject *)dtype;
+    }
     if (tag == INT && count == 2)
         return take_integer(r, &integer) ? PyLong_FromLongLong(integer) : NULL;
     if ((tag != TUPLE && tag != LIST) || count > 65)
@@ -866,7 +350,7 @@ static PyObject *take_value(const Loop *loop, reader *r, arguments *seen, int de
 }
 
 /* Keyword arguments; 0 where they are not simple. */
-static int take_named(const Loop *loop, reader *r, arguments *seen, PyObject **named)
+static int take_named(Loop *loop, reader *r, arguments *seen, PyObject **named)
 {
     *named = NULL;
     if (r->at == r->end || (*r->at & 0xf0) != 0x80)
@@ -950,7 +434,7 @@ static int run_call(Loop *loop, PyObject *executor, reader r)
 /* ---- a message ----------------------------------------------------------------------------- */
 
 /* The fields of the forms this loop knows, tag included; 0: another command. */
-static const unsigned char fields[] = {[FREE] = 2, [VIEW] = 7, [UNARY] = 4, [BINARY] = 5, [INPLACE] = 4, [CALL] = 5};
+static const unsigned char fields[] = {[FREE] = 2, [EMPTY] = 5, [VIEW] = 7, [UNARY] = 4, [BINARY] = 5, [INPLACE] = 4, [CALL] = 5};
 
 static int run_one(Loop *loop, PyObject *executor, reader r)
 {
@@ -960,6 +444,7 @@ static int run_one(Loop *loop, PyObject *executor, reader r)
     r.at += 2;
     switch (tag) {
     case FREE: return run_free(loop, r);
+    case EMPTY: return run_empty(loop, r);
     case VIEW: return run_view(loop, r);
     case UNARY: return run_elementwise(loop, executor, r, 1);
     case BINARY: return run_elementwise(loop, executor, r, 2);

@@ -1,0 +1,109 @@
+/* The issue path: what happens between the user's `a + b` and the bytes of a batch.
+ *
+ * Three types. A Queue holds the commands on their way to one worker, encoded; `rgpu.client.stream` extends it.
+ * A Remote is an array's handle, layout and stream; `rgpu.ndarray` extends it. A Quick stands before a Python
+ * function: a call whose signature was seen before becomes the bytes that the function sent then, with this
+ * call's handles in their places; every other call is the function's. So Python decides what a call means, once a
+ * signature, and nothing here knows an operation, a layout's meaning or the wire beyond three encodings of numbers. */
+#ifndef RGPU_ISSUE_H
+#define RGPU_ISSUE_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+#ifndef Py_TPFLAGS_HAVE_VECTORCALL /* the stable ABI names it from 3.12 on; it is the same before */
+#define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
+typedef PyObject *(*vectorcallfunc)(PyObject *, PyObject *const *, size_t, PyObject *);
+#endif
+
+#define TYPE(x) Py_TYPE((PyObject *)(x))
+#define KEEP(x) Py_INCREF((PyObject *)(x))
+
+#define BATCH 1024 /* commands after which a batch leaves, as in rgpu.client.stream */
+#define SMALL 4096 /* bytes: arrays up to here are freed many in one command, as in rgpu.client.remote */
+
+struct issue {
+    PyObject *arm;     /* called when a queue is no longer empty: somebody must look after it */
+    PyObject *learn;   /* (arrays, numbers, result) -> how to repeat the call just made, or None */
+    PyObject *outside; /* (file name) -> whether it is the user's */
+    PyObject *place_of; /* (frame) -> the user's line further out, (code, instruction) or None */
+    PyObject *method;  /* types.MethodType */
+    PyTypeObject *array, *remote, *queue, *quick, *places; /* array: the class whose instances are looked at */
+    PyObject *name_nbytes, *name_filename, *name_flush, *name_expect;
+    descrgetfunc lasti_get;
+    PyObject *lasti;
+};
+extern struct issue the;
+
+extern uint64_t last_handle; /* of all streams of the process */
+extern _Thread_local uint64_t current; /* number of the queue of this thread's current device */
+
+static inline void put_u64(unsigned char *to, uint64_t x)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    x = __builtin_bswap64(x);
+    memcpy(to, &x, sizeof x);
+#else
+    for (int i = 7; i >= 0; i--, x >>= 8)
+        to[i] = (unsigned char)x;
+#endif
+}
+
+typedef struct {
+    PyObject *code; /* NULL: nobody knows */
+    int instruction;
+    size_t end; /* of the command, in the queue's bytes */
+} place;
+
+typedef struct {
+    PyObject_HEAD
+    unsigned char *bytes;
+    size_t used, room;
+    place *places;
+    size_t count, places_room;
+    uint64_t *freed;
+    size_t nfreed, freed_room;
+    uint64_t number, total; /* total: commands ever queued */
+    char direct, armed, check, dead;
+} Queue;
+
+typedef struct {
+    PyObject_HEAD
+    uint64_t handle; /* 0: none to be freed */
+    PyObject *meta, *stream, *root;
+    int64_t offset;
+    PyObject *weaks;
+    char size; /* 0: not looked at, 1: small, 2: large */
+} Remote;
+
+typedef struct entry entry;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *slow, *dict;
+    entry **entries;
+    size_t room, count;
+    char numbers, anywhere, itself;
+} Quick;
+
+/* issue_queue.c */
+int arm(Queue *q);                            /* tell that the queue is no longer empty; -1 with an exception */
+unsigned char *begin(Queue *q, size_t size);  /* room for one more command of at most `size` bytes */
+void end(Queue *q, size_t size, PyObject *code, int instruction); /* it is written; takes the reference to the code */
+void queue_free_handle(Queue *q, uint64_t handle, int small);     /* never raises */
+int is_queue(PyObject *x);
+PyObject *find_place(int *instruction); /* the user's line: a new reference to its code, or NULL */
+extern PyType_Spec queue_spec, places_spec;
+
+/* issue_quick.c */
+PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject *names);
+extern PyType_Spec quick_spec;
+
+/* issue_module.c */
+char size_of(PyObject *meta); /* 1: small, 2: large */
+Remote *remote_new(void);     /* an array object without a content */
+
+#endif

@@ -1,0 +1,357 @@
+/* The queue of a stream: commands in their wire form, and the lines of the user's program that they came from. */
+#include "issue.h"
+
+/* ---- the queue ----------------------------------------------------------------------------- */
+
+static int grow(void **memory, size_t *room, size_t needed, size_t unit)
+{
+    if (needed <= *room)
+        return 0;
+    size_t more = *room * 2 > needed ? *room * 2 : needed + 64;
+    void *found = PyMem_Realloc(*memory, more * unit);
+    if (!found) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *memory = found;
+    *room = more;
+    return 0;
+}
+
+int arm(Queue *q)
+{
+    q->armed = 1;
+    PyObject *done = PyObject_CallFunctionObjArgs(the.arm, NULL);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* Room for one more command of at most `size` bytes. */
+unsigned char *begin(Queue *q, size_t size)
+{
+    if (grow((void **)&q->bytes, &q->room, q->used + size, 1) ||
+        grow((void **)&q->places, &q->places_room, q->count + 1, sizeof(place)))
+        return NULL;
+    return q->bytes + q->used;
+}
+
+/* The command is written; takes the reference to the code. */
+void end(Queue *q, size_t size, PyObject *code, int instruction)
+{
+    q->used += size;
+    q->total++;
+    q->places[q->count++] = (place){code, instruction, q->used};
+}
+
+static PyObject *queue_add(Queue *q, PyObject *args)
+{
+    const char *data;
+    Py_ssize_t size;
+    PyObject *code = NULL;
+    int instruction = 0;
+    if (!PyArg_ParseTuple(args, "y#|Oi:add_packed", &data, &size, &code, &instruction))
+        return NULL;
+    unsigned char *to = begin(q, (size_t)size);
+    if (!to)
+        return NULL;
+    memcpy(to, data, (size_t)size);
+    if (code == Py_None)
+        code = NULL;
+    Py_XINCREF(code);
+    end(q, (size_t)size, code, instruction);
+    if (!q->armed && arm(q))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+#define FREE_HEAD 7 /* the largest head of a Free command: array of 2, tag, array of 2^32 */
+#define FREE_TAG 2
+#define FREE_MOST 65536
+
+static size_t free_command(unsigned char *to, const uint64_t *handles, size_t count)
+{
+    unsigned char *at = to;
+    *at++ = 0x92;
+    *at++ = FREE_TAG;
+    *at++ = 0xdd;
+    for (int shift = 24; shift >= 0; shift -= 8)
+        *at++ = (unsigned char)(count >> shift);
+    for (size_t i = 0; i < count; i++, at += 9) {
+        *at = 0xcf;
+        put_u64(at + 1, handles[i]);
+    }
+    return (size_t)(at - to);
+}
+
+/* What was freed becomes commands: after those that used it, before whoever asks what memory is left. */
+static int gather(Queue *q)
+{
+    for (size_t done = 0; done < q->nfreed;) {
+        size_t count = q->nfreed - done < FREE_MOST ? q->nfreed - done : FREE_MOST;
+        unsigned char *to = begin(q, FREE_HEAD + 9 * count);
+        if (!to)
+            return -1;
+        end(q, free_command(to, q->freed + done, count), NULL, 0);
+        done += count;
+    }
+    q->nfreed = 0;
+    return 0;
+}
+
+/* Forget a handle on the worker: never raises, called by destructors in any thread. */
+void queue_free_handle(Queue *q, uint64_t handle, int small)
+{
+    if (q->dead)
+        return;
+    if (small && !grow((void **)&q->freed, &q->freed_room, q->nfreed + 1, sizeof(uint64_t))) {
+        q->freed[q->nfreed++] = handle;
+    } else {
+        unsigned char *to = begin(q, FREE_HEAD + 9);
+        if (to)
+            end(q, free_command(to, &handle, 1), NULL, 0);
+        if (!q->armed && to)
+            arm(q);
+    }
+    PyErr_Clear();
+}
+
+static PyObject *queue_free(Queue *q, PyObject *handle)
+{
+    uint64_t number = PyLong_AsUnsignedLongLong(handle);
+    if (!PyErr_Occurred())
+        queue_free_handle(q, number, 0);
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+static PyObject *queue_gather(Queue *q, PyObject *Py_UNUSED(none))
+{
+    if (gather(q))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* (number of commands, body of a message of them): the first ones of the queue, which stay there. */
+static PyObject *queue_peek(Queue *q, PyObject *args)
+{
+    unsigned long long batch;
+    Py_ssize_t limit;
+    if (!PyArg_ParseTuple(args, "Kn:peek", &batch, &limit))
+        return NULL;
+    size_t count = q->count < (size_t)limit ? q->count : (size_t)limit;
+    size_t size = count ? q->places[count - 1].end : 0;
+    unsigned char head[13] = {0x92, 0xcf};
+    put_u64(head + 2, batch);
+    head[10] = 0xdc;
+    head[11] = (unsigned char)(count >> 8);
+    head[12] = (unsigned char)count;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof head + size));
+    if (!body)
+        return NULL;
+    char *to = PyBytes_AsString(body);
+    memcpy(to, head, sizeof head);
+    memcpy(to + sizeof head, q->bytes, size);
+    return Py_BuildValue("(nN)", (Py_ssize_t)count, body);
+}
+
+typedef struct {
+    PyObject_HEAD
+    place *places;
+    Py_ssize_t count;
+} Places;
+
+/* Take the first commands away; returns where they came from, by their position. */
+static PyObject *queue_drop(Queue *q, PyObject *arg)
+{
+    Py_ssize_t wanted = PyLong_AsSsize_t(arg);
+    if (wanted < 0 || (size_t)wanted > q->count)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "there are %zu commands", q->count);
+    size_t count = (size_t)wanted, size = count ? q->places[count - 1].end : 0;
+    Places *taken = PyObject_New(Places, the.places);
+    if (!taken)
+        return NULL;
+    taken->count = 0;
+    taken->places = PyMem_Malloc((count ? count : 1) * sizeof(place));
+    if (!taken->places) {
+        Py_DECREF(taken);
+        return PyErr_NoMemory();
+    }
+    memcpy(taken->places, q->places, count * sizeof(place));
+    taken->count = wanted;
+    q->count -= count;
+    q->used -= size;
+    memmove(q->places, q->places + count, q->count * sizeof(place));
+    memmove(q->bytes, q->bytes + size, q->used);
+    for (size_t i = 0; i < q->count; i++)
+        q->places[i].end -= size;
+    return (PyObject *)taken;
+}
+
+static void places_dealloc(Places *self)
+{
+    PyTypeObject *type = TYPE(self);
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        Py_XDECREF(self->places[i].code);
+    PyMem_Free(self->places);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t places_length(Places *self)
+{
+    return self->count;
+}
+
+static PyObject *places_item(Places *self, Py_ssize_t i)
+{
+    if (i < 0 || i >= self->count)
+        return PyErr_Format(PyExc_IndexError, "there are %zd commands", self->count);
+    place *found = &self->places[i];
+    if (!found->code)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(Oi)", found->code, found->instruction);
+}
+
+static PyType_Slot places_slots[] = {
+    {Py_tp_dealloc, places_dealloc},
+    {Py_sq_length, places_length},
+    {Py_sq_item, places_item},
+    {0, NULL},
+};
+PyType_Spec places_spec = {"rgpu._rgpu_issue.Places", sizeof(Places), 0, Py_TPFLAGS_DEFAULT, places_slots};
+
+/* Whether an object is a queue; all but the first of a process are of one type. */
+int is_queue(PyObject *x)
+{
+    static PyTypeObject *seen;
+    if (TYPE(x) == seen)
+        return 1;
+    if (!PyObject_TypeCheck(x, the.queue))
+        return 0;
+    KEEP(TYPE(x));
+    PyTypeObject *before = seen;
+    seen = TYPE(x);
+    Py_XDECREF((PyObject *)before);
+    return 1;
+}
+
+static PyObject *queue_unsent(Queue *q, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(q->count + (q->nfreed > 0));
+}
+
+static PyObject *queue_refuse(Queue *q, PyObject *Py_UNUSED(none))
+{
+    q->dead = 1;
+    q->direct = 0;
+    q->nfreed = q->freed_room = 0;
+    PyMem_Free(q->freed);
+    q->freed = NULL;
+    Py_RETURN_NONE;
+}
+
+static void queue_dealloc(Queue *q)
+{
+    PyTypeObject *type = TYPE(q);
+    for (size_t i = 0; i < q->count; i++)
+        Py_XDECREF(q->places[i].code);
+    PyMem_Free(q->places);
+    PyMem_Free(q->bytes);
+    PyMem_Free(q->freed);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(q);
+    Py_DECREF(type);
+}
+
+static PyMethodDef queue_methods[] = {
+    {"add_packed", (PyCFunction)queue_add, METH_VARARGS, "Queue an encoded command, issued at (code, instruction)."},
+    {"free", (PyCFunction)queue_free, METH_O, "Forget a handle on the worker. Never raises."},
+    {"gather", (PyCFunction)queue_gather, METH_NOARGS, "Make commands of what was freed."},
+    {"peek", (PyCFunction)queue_peek, METH_VARARGS, "(batch, limit) -> (count, body of a message of them)."},
+    {"drop", (PyCFunction)queue_drop, METH_O, "Take the first commands away -> where they came from."},
+    {"refuse", (PyCFunction)queue_refuse, METH_NOARGS, "Nothing enters directly from now on; frees are ignored."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef queue_members[] = {
+    {"direct", T_BOOL, offsetof(Queue, direct), 0, "whether commands may enter without their stream's methods"},
+    {"armed", T_BOOL, offsetof(Queue, armed), 0, "whether somebody was told that the queue is not empty"},
+    {"check", T_BOOL, offsetof(Queue, check), 0, "whether each result's layout is sent to be compared"},
+    {"number", T_ULONGLONG, offsetof(Queue, number), 0, "different from every other stream's"},
+    {"total", T_ULONGLONG, offsetof(Queue, total), READONLY, "commands queued so far"},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef queue_getset[] = {
+    {"unsent", (getter)queue_unsent, NULL, "how many commands wait to leave", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot queue_slots[] = {
+    {Py_tp_dealloc, queue_dealloc},
+    {Py_tp_methods, queue_methods},
+    {Py_tp_members, queue_members},
+    {Py_tp_getset, queue_getset},
+    {0, NULL},
+};
+PyType_Spec queue_spec = {
+    "rgpu._rgpu_issue.Queue", sizeof(Queue), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, queue_slots,
+};
+
+/* ---- the user's line ----------------------------------------------------------------------- */
+
+#define CODES 256
+
+static struct {
+    PyObject *code;
+    char outside;
+} codes[CODES]; /* whose files were looked at */
+
+static int is_outside(PyObject *code)
+{
+    size_t at = ((uintptr_t)code >> 4) % CODES;
+    if (codes[at].code == code)
+        return codes[at].outside;
+    PyObject *name = PyObject_GetAttr(code, the.name_filename);
+    PyObject *found = name ? PyObject_CallFunctionObjArgs(the.outside, name, NULL) : NULL;
+    Py_XDECREF(name);
+    if (!found)
+        return -1;
+    int outside = PyObject_IsTrue(found);
+    Py_DECREF(found);
+    if (outside >= 0) {
+        Py_INCREF(code);
+        PyObject *before = codes[at].code;
+        codes[at].code = code;
+        codes[at].outside = (char)outside;
+        Py_XDECREF(before);
+    }
+    return outside;
+}
+
+/* A new reference to the code of the user's innermost line, and its instruction there; NULL: unknown. Python
+ * runs where a file is met for the first time, or the line is not the caller's. */
+PyObject *find_place(int *instruction)
+{
+    *instruction = 0;
+    PyFrameObject *frame = PyEval_GetFrame();
+    if (!frame)
+        return NULL;
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame), *where = NULL;
+    int outside = is_outside(code);
+    if (outside > 0) {
+        where = the.lasti_get(the.lasti, (PyObject *)frame, (PyObject *)TYPE(frame));
+    } else {
+        Py_CLEAR(code);
+        PyObject *found = outside < 0 ? NULL : PyObject_CallFunctionObjArgs(the.place_of, frame, NULL);
+        if (found && PyTuple_Check(found) && PyTuple_Size(found) == 2) {
+            code = PyTuple_GetItem(found, 0);
+            where = PyTuple_GetItem(found, 1);
+            Py_INCREF(code);
+            Py_INCREF(where);
+        }
+        Py_XDECREF(found);
+    }
+    if (where) {
+        *instruction = (int)PyLong_AsLong(where);
+        Py_DECREF(where);
+    } else
+        PyErr_Clear(); /* a line that nobody can name stops no command */
+    return code;
+}
