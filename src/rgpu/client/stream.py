@@ -219,7 +219,7 @@ class CommandStream(Queue):
         sent, _, done = self.connection.session.progress
         batches = [self._sent_places.get(number) for number in range(done + 1, sent + 1)]
         places = [place for batch in batches for place in batch or ()]
-        error.__cause__ = failures.unconfirmed(places, batches.count(None), len(self.pending) // 2)
+        error.__cause__ = failures.unconfirmed(places, batches.count(None), self.unsent)
         self.connection.fail(error)
 
     def _flush_if_possible(self) -> None:
