@@ -36,7 +36,7 @@ typedef struct {
 
 static PyObject *plain_array(const Loop *loop, uint64_t handle)
 {
-    const slot *s = lookup(loop->table, handle);
+    const slot *s = table_find(loop->table, handle);
     return s && PyArray_CheckExact(s->entry) ? s->entry : NULL;
 }
 
@@ -56,13 +56,13 @@ static int keep(Loop *loop, uint64_t handle, PyObject **result)
     int wanted = NPY_ARRAY_OWNDATA | NPY_ARRAY_C_CONTIGUOUS;
     if ((PyArray_FLAGS(array) & wanted) != wanted)
         return SLOW;
-    return bind(loop->table, handle, *result, (int64_t)PyArray_NBYTES(array), 0) ? FAILED : DONE;
+    return table_enter(loop->table, handle, *result, (int64_t)PyArray_NBYTES(array), 0) ? FAILED : DONE;
 }
 
 /* A new handle in its declared bounds that nothing has yet. */
 static int take_new_handle(const Loop *loop, reader *r, uint64_t *handle)
 {
-    return take_natural(r, handle) && *handle && !lookup(loop->table, *handle);
+    return take_natural(r, handle) && *handle && !table_find(loop->table, *handle);
 }
 
 /* A new reference to an operand: an array, a float, or an integer as [INT, n]. */
@@ -191,7 +191,7 @@ static int run_view(Loop *loop, reader r)
     if (!take_new_handle(loop, &r, &out) || !take_natural(&r, &root) || !take_text(&r, &text, &length) ||
         !take_list(&r, &ndim) || ndim > NPY_MAXDIMS)
         return SLOW;
-    const slot *s = lookup(loop->table, root);
+    const slot *s = table_find(loop->table, root);
     if (!s || s->root || !PyArray_CheckExact(s->entry))
         return SLOW;
     PyArrayObject *base = (PyArrayObject *)s->entry;
@@ -222,7 +222,7 @@ static int run_view(Loop *loop, reader r)
         return FAILED;
     Py_INCREF((PyObject *)base);
     int how = PyArray_SetBaseObject((PyArrayObject *)view, (PyObject *)base) ||
-                      bind(loop->table, out, view, 0, root)
+                      table_enter(loop->table, out, view, 0, root)
                   ? FAILED
                   : DONE;
     Py_DECREF(view);
@@ -253,13 +253,13 @@ static int run_empty(Loop *loop, reader r)
     }
     if (r.at == r.end || *r.at != 0xc0) /* strides of the client's own */
         return SLOW;
-    if (admit(loop->table, charge((int64_t)nbytes)))
+    if (table_admits(loop->table, table_charge((int64_t)nbytes)))
         return FAILED;
     Py_INCREF((PyObject *)dtype);
     PyObject *array = PyArray_Empty((int)ndim, shape, dtype, 0);
     if (!array)
         return FAILED;
-    int how = bind(loop->table, out, array, (int64_t)PyArray_NBYTES((PyArrayObject *)array), 0) ? FAILED : DONE;
+    int how = table_enter(loop->table, out, array, (int64_t)PyArray_NBYTES((PyArrayObject *)array), 0) ? FAILED : DONE;
     Py_DECREF(array);
     return how;
 }
@@ -276,7 +276,7 @@ static int run_free(Loop *loop, reader r)
     if (count > 65536)
         return SLOW;
     for (uint64_t i = 0; i < count && take_natural(&r, &handle); i++)
-        release(loop->table, handle);
+        table_release(loop->table, handle);
     return DONE;
 }
 
@@ -315,7 +315,7 @@ static PyObject *take_value(Loop *loop, reader *r, arguments *seen, int depth)
     if (tag == HANDLE && count == 2) {
         if (!take_natural(r, &handle))
             return NULL;
-        const slot *s = lookup(loop->table, handle);
+        const slot *s = table_find(loop->table, handle);
         if (!s || (PyObject *)TYPE(s->entry) == the.poison || seen->count == ARGUMENTS)
             return NULL;
         if (PyArray_Check(s->entry))

@@ -14,7 +14,7 @@ static size_t place_of(const Table *t, uint64_t handle)
     return (size_t)(hash >> 20) & (t->room - 1);
 }
 
-slot *lookup(const Table *t, uint64_t handle)
+slot *table_find(const Table *t, uint64_t handle)
 {
     if (!t->room || !handle)
         return NULL;
@@ -66,9 +66,9 @@ static void take_out(Table *t, slot *s)
 }
 
 /* Forget a handle; unknown ones are ignored. Destructors of entries may run Python: the table is whole by then. */
-void release(Table *t, uint64_t handle)
+void table_release(Table *t, uint64_t handle)
 {
-    slot *s = lookup(t, handle);
+    slot *s = table_find(t, handle);
     if (!s)
         return;
     slot gone = *s;
@@ -91,7 +91,7 @@ static int refuse_memory(int64_t nbytes, long long used, long long limit)
 }
 
 /* Refuse an array that would take the session or its pool beyond its limit (0: none). */
-int admit(const Table *t, int64_t nbytes)
+int table_admits(const Table *t, int64_t nbytes)
 {
     const Account *account = (Account *)t->account;
     if (t->limit && nbytes > t->limit - t->used)
@@ -101,14 +101,14 @@ int admit(const Table *t, int64_t nbytes)
     return 0;
 }
 
-int64_t charge(int64_t nbytes)
+int64_t table_charge(int64_t nbytes)
 {
     return nbytes > INT64_MAX - UNIT ? INT64_MAX : (nbytes + UNIT - 1) / UNIT * UNIT;
 }
 
-int bind(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root)
+int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root)
 {
-    if (lookup(t, handle)) {
+    if (table_find(t, handle)) {
         PyErr_Format(the.protocol_error, "handle %llu is in use", (unsigned long long)handle);
         return -1;
     }
@@ -117,8 +117,8 @@ int bind(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t ro
         return -1;
     }
     if (nbytes) {
-        nbytes = charge(nbytes);
-        if (admit(t, nbytes))
+        nbytes = table_charge(nbytes);
+        if (table_admits(t, nbytes))
             return -1;
     }
     if (make_room(t))
@@ -157,7 +157,7 @@ static PyObject *unknown(PyObject *handle)
 
 static PyObject *table_get(Table *t, PyObject *handle)
 {
-    slot *s = lookup(t, number_of(handle));
+    slot *s = table_find(t, number_of(handle));
     if (!s)
         return unknown(handle);
     PyObject *entry = s->entry;
@@ -174,7 +174,7 @@ static PyObject *table_get(Table *t, PyObject *handle)
 
 static PyObject *table_peek(Table *t, PyObject *handle)
 {
-    slot *s = lookup(t, number_of(handle));
+    slot *s = table_find(t, number_of(handle));
     PyObject *entry = s ? s->entry : Py_None;
     Py_INCREF(entry);
     return entry;
@@ -189,7 +189,7 @@ static PyObject *table_put(Table *t, PyObject *args)
     uint64_t number = number_of(handle);
     if (!number || nbytes < 0)
         return unknown(handle);
-    if (bind(t, number, entry, nbytes, 0))
+    if (table_enter(t, number, entry, nbytes, 0))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -202,14 +202,14 @@ static PyObject *table_put_view(Table *t, PyObject *args)
     uint64_t number = number_of(handle);
     if (!number)
         return unknown(handle);
-    if (bind(t, number, entry, 0, number_of(root)))
+    if (table_enter(t, number, entry, 0, number_of(root)))
         return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *table_free(Table *t, PyObject *handle)
 {
-    release(t, number_of(handle));
+    table_release(t, number_of(handle));
     Py_RETURN_NONE;
 }
 
@@ -220,14 +220,14 @@ static PyObject *table_admit(Table *t, PyObject *nbytes)
         PyErr_Clear();
         size = INT64_MAX;
     }
-    if (admit(t, size))
+    if (table_admits(t, size))
         return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *table_root(Table *t, PyObject *handle)
 {
-    slot *s = lookup(t, number_of(handle));
+    slot *s = table_find(t, number_of(handle));
     return PyLong_FromUnsignedLongLong(s ? s->root : 0);
 }
 

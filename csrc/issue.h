@@ -90,9 +90,10 @@ typedef struct {
 } Quick;
 
 /* issue_queue.c */
-int arm(Queue *q);                            /* tell that the queue is no longer empty; -1 with an exception */
-unsigned char *begin(Queue *q, size_t size);  /* room for one more command of at most `size` bytes */
-void end(Queue *q, size_t size, PyObject *code, int instruction); /* it is written; takes the reference to the code */
+int queue_arm(Queue *q); /* tell that the queue is no longer empty; -1 with an exception */
+unsigned char *command_begin(Queue *q, size_t size); /* room for one more command of at most `size` bytes */
+/* it is written; takes the reference to the code */
+void command_end(Queue *q, size_t size, PyObject *code, int instruction);
 void queue_free_handle(Queue *q, uint64_t handle, int small);     /* never raises */
 int is_queue(PyObject *x);
 PyObject *find_place(int *instruction); /* the user's line: a new reference to its code, or NULL */

@@ -18,7 +18,7 @@ static int grow(void **memory, size_t *room, size_t needed, size_t unit)
     return 0;
 }
 
-int arm(Queue *q)
+int queue_arm(Queue *q)
 {
     q->armed = 1;
     PyObject *done = PyObject_CallFunctionObjArgs(the.arm, NULL);
@@ -27,7 +27,7 @@ int arm(Queue *q)
 }
 
 /* Room for one more command of at most `size` bytes. */
-unsigned char *begin(Queue *q, size_t size)
+unsigned char *command_begin(Queue *q, size_t size)
 {
     if (grow((void **)&q->bytes, &q->room, q->used + size, 1) ||
         grow((void **)&q->places, &q->places_room, q->count + 1, sizeof(place)))
@@ -36,7 +36,7 @@ unsigned char *begin(Queue *q, size_t size)
 }
 
 /* The command is written; takes the reference to the code. */
-void end(Queue *q, size_t size, PyObject *code, int instruction)
+void command_end(Queue *q, size_t size, PyObject *code, int instruction)
 {
     q->used += size;
     q->total++;
@@ -51,15 +51,15 @@ static PyObject *queue_add(Queue *q, PyObject *args)
     int instruction = 0;
     if (!PyArg_ParseTuple(args, "y#|Oi:add_packed", &data, &size, &code, &instruction))
         return NULL;
-    unsigned char *to = begin(q, (size_t)size);
+    unsigned char *to = command_begin(q, (size_t)size);
     if (!to)
         return NULL;
     memcpy(to, data, (size_t)size);
     if (code == Py_None)
         code = NULL;
     Py_XINCREF(code);
-    end(q, (size_t)size, code, instruction);
-    if (!q->armed && arm(q))
+    command_end(q, (size_t)size, code, instruction);
+    if (!q->armed && queue_arm(q))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -88,10 +88,10 @@ static int gather(Queue *q)
 {
     for (size_t done = 0; done < q->nfreed;) {
         size_t count = q->nfreed - done < FREE_MOST ? q->nfreed - done : FREE_MOST;
-        unsigned char *to = begin(q, FREE_HEAD + 9 * count);
+        unsigned char *to = command_begin(q, FREE_HEAD + 9 * count);
         if (!to)
             return -1;
-        end(q, free_command(to, q->freed + done, count), NULL, 0);
+        command_end(q, free_command(to, q->freed + done, count), NULL, 0);
         done += count;
     }
     q->nfreed = 0;
@@ -106,11 +106,11 @@ void queue_free_handle(Queue *q, uint64_t handle, int small)
     if (small && !grow((void **)&q->freed, &q->freed_room, q->nfreed + 1, sizeof(uint64_t))) {
         q->freed[q->nfreed++] = handle;
     } else {
-        unsigned char *to = begin(q, FREE_HEAD + 9);
+        unsigned char *to = command_begin(q, FREE_HEAD + 9);
         if (to)
-            end(q, free_command(to, &handle, 1), NULL, 0);
+            command_end(q, free_command(to, &handle, 1), NULL, 0);
         if (!q->armed && to)
-            arm(q);
+            queue_arm(q);
     }
     PyErr_Clear();
 }

@@ -303,7 +303,7 @@ static int call_method(Queue *q, PyObject *name, PyObject *arg)
 /* Queue the call's command; its result, or NULL with an error. No Python runs before the command is whole. */
 static PyObject *repeat(const entry *e, const signature *s, Queue *q, PyObject *code, int instruction)
 {
-    unsigned char *to = begin(q, e->size);
+    unsigned char *to = command_begin(q, e->size);
     uint64_t out = e->returns >= FRESH ? ++last_handle : 0;
     PyObject *result = to ? result_of(e, s, q, out) : NULL;
     if (!result) {
@@ -311,10 +311,10 @@ static PyObject *repeat(const entry *e, const signature *s, Queue *q, PyObject *
         return NULL;
     }
     fill(to, e, s, out);
-    end(q, e->size, code, instruction);
+    command_end(q, e->size, code, instruction);
     if (q->armed && q->count < BATCH && !q->check)
         return result;
-    if ((!q->armed && arm(q)) || (q->check && out && call_method(q, the.name_expect, result)) ||
+    if ((!q->armed && queue_arm(q)) || (q->check && out && call_method(q, the.name_expect, result)) ||
         (q->count >= BATCH && call_method(q, the.name_flush, NULL)))
         Py_CLEAR(result);
     return result;
