@@ -46,7 +46,7 @@ extern PyType_Spec account_spec, table_spec;
 slot *table_find(const Table *t, uint64_t handle);  /* NULL: unknown */
 void table_release(Table *t, uint64_t handle);        /* forget it; unknown ones are ignored */
 int64_t table_charge(int64_t nbytes);                 /* what an array counts for */
-int table_admits(const Table *t, int64_t nbytes);      /* -1 with an exception beyond a limit */
+int table_admits(Table *t, int64_t nbytes);      /* -1 with an exception beyond a limit */
 int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root); /* the same, and if in use */
 
 #endif

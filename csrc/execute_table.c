@@ -90,12 +90,19 @@ static int refuse_memory(int64_t nbytes, long long used, long long limit)
     return -1;
 }
 
-/* Refuse an array that would take the session or its pool beyond its limit (0: none). */
-int table_admits(const Table *t, int64_t nbytes)
+/* Refuse an array that would take the session or its pool beyond its limit (0: none). Where more can be asked for,
+ * `draw` of the Python class does that, and raises `limit` or an error. */
+int table_admits(Table *t, int64_t nbytes)
 {
     const Account *account = (Account *)t->account;
-    if (t->limit && nbytes > t->limit - t->used)
-        return refuse_memory(nbytes, t->used, t->limit);
+    if (t->limit && nbytes > t->limit - t->used) {
+        if (!PyObject_HasAttrString((PyObject *)t, "draw"))
+            return refuse_memory(nbytes, t->used, t->limit);
+        PyObject *done = PyObject_CallMethod((PyObject *)t, "draw", "L", (long long)nbytes);
+        if (!done)
+            return -1;
+        Py_DECREF(done);
+    }
     if (account->limit && nbytes > account->limit - account->used)
         return refuse_memory(nbytes, account->used, account->limit);
     return 0;
