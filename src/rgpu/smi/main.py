@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import rgpu.config as config
 from rgpu._version import __version__
 from rgpu.config import Address
-from rgpu.errors import ConfigError
+from rgpu.errors import ConfigError, RegistryUnavailable
 from rgpu.smi import snapshot
 
 OK, INVALID, NOT_FOUND, NO_SERVER = 0, 2, 6, 9
@@ -133,6 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"rgpu-smi: {error}", file=sys.stderr)
         return INVALID
+    except RegistryUnavailable as error:
+        print(f"rgpu-smi: {error}", file=sys.stderr)
+        return NO_SERVER
     except Problem as problem:
         print(f"rgpu-smi: {problem}", file=sys.stderr)
         return problem.code
