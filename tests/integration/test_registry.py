@@ -61,7 +61,8 @@ def test_programs_find_all_servers_and_their_devices(etcd):
 def test_rgpu_run_leases_from_a_registered_server_and_tools_show_it(etcd):
     with serve(etcd, "cpu:2") as server:
         wait_until(lambda: registered(etcd))
-        run = without_servers("run", etcd.url, launcher=("-m", "rgpu.cli"), arguments=("-n", "1", "-m", "64MiB", "--", sys.executable, "-c", COUNT))
+        lease = ("-n", "1", "-m", "64MiB", "--", sys.executable, "-c", COUNT)
+        run = without_servers("run", etcd.url, launcher=("-m", "rgpu.cli"), arguments=lease)
         assert run.stdout.split() == ["1", "45"]
         listed = without_servers("list", etcd.url, launcher=("-m", "rgpu.cli"))
         assert server.address in listed.stdout

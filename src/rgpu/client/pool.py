@@ -286,7 +286,8 @@ def connect(*servers: Any, **settings: Any) -> Pool:
     """Use these servers (``"host:port"``, ``"local"``, or one list of them) from now on, in place of RGPU_SERVERS.
 
     Arrays of an earlier connection are gone. Keyword arguments are client settings of rgpu.toml, such as
-    ``connect_timeout=5`` or ``registry="etcd://host:2379"``, which names the servers. ``gpus=2, memory="8GiB", compute=0.25`` lease parts of so many devices, all or none:
+    ``connect_timeout=5`` or ``registry="etcd://host:2379"``, which names the servers.
+    ``gpus=2, memory="8GiB", compute=0.25`` lease parts of so many devices, all or none:
     ``memory`` of each (bytes, or a part like ``0.5``), ``compute`` share of each, ``filters=["name=*A100*"]``,
     ``placement`` spread, binpack or same-host, ``wait_for="60s"`` in the queue. They are given back by ``close``.
     Raises NoSuchDevice, QuotaExceeded, ServerBusy or ServerUnavailable.

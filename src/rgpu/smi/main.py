@@ -43,7 +43,7 @@ class Problem(Exception):
 
 def build_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    about = "Show the devices and sessions of the pool in RGPU_SERVERS, as nvidia-smi shows a host's."
+    about = "Show the devices and sessions of the pool in RGPU_SERVERS or RGPU_REGISTRY, as nvidia-smi shows a host's."
     parser = argparse.ArgumentParser(prog="rgpu-smi", description=about, epilog=_EPILOG, formatter_class=raw)
     add = parser.add_argument
     add("-L", "--list-gpus", action="store_true", help="one line for each device")
