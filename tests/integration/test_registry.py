@@ -11,8 +11,9 @@ import threading
 import pytest
 
 import rgpu
-from rgpu import config, registry
-from rgpu.errors import RegistryUnavailable
+from rgpu import config, registry, tokens
+from rgpu.config import Address
+from rgpu.errors import ConfigError, RegistryUnavailable
 from rgpu.registry import directory
 from rgpu.registry.etcd import Etcd
 from tests.support.etcds import EtcdServer, free_port, needs_etcd
@@ -156,6 +157,22 @@ def test_foreign_entries_are_passed_over(etcd):
             client.put(directory.SERVERS + "late", {}, lease)
         assert not client.keep(lease)
         client.close()
+
+
+def test_who_has_tokens_never_talks_openly_with_a_server_that_was_found(etcd, tmp_path, monkeypatch):
+    client = Etcd(etcd.url)
+    client.put(directory.SERVERS + "127.0.0.1:1", {}, client.lease(60))
+    client.close()
+    settings = config.load_client({"registry": etcd.url}, environ={}, files=[])
+    assert registry.servers(settings) == (Address("127.0.0.1", 1),)  # no keys at all
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "rgpu").mkdir()
+    key, path = "k" * tokens.KEY_CHARACTERS, tmp_path / "rgpu" / "alice.rgpu"
+    tokens.save(tokens.Token("alice", key, key, key, (Address("127.0.0.1", 2),)), path)
+    with pytest.raises(ConfigError, match=r"no token is for 127\.0\.0\.1:1.*RGPU_TOKEN"):
+        registry.servers(settings)
+    monkeypatch.setenv("RGPU_TOKEN", str(path))
+    assert registry.servers(settings) == (Address("127.0.0.1", 1),)
 
 
 def test_errors_say_what_is_wrong_and_what_to_do(etcd):

@@ -19,7 +19,6 @@ import rgpu.config as config
 import rgpu.web as web
 from rgpu.config import Address, ServerConfig
 from rgpu.errors import ConfigError
-from rgpu.registry.directory import Registration
 from rgpu.server.daemon import Daemon
 from rgpu.server.keys import SERVER_KEY, KeyRing, default_folder, init, open_ring
 from rgpu.server.telemetry import Inventory
@@ -241,6 +240,8 @@ def _serve(daemon: Daemon, parent: int) -> int:
 
 def _registered(daemon: Daemon) -> contextlib.closing:
     """The daemon's entry in the registry, until the daemon has ended."""
+    from rgpu.registry.directory import Registration  # an HTTP client, that few servers need
+
     settings, port = daemon.config, config.parse_address(daemon.endpoint).port
     if settings.advertise:
         address = Address(settings.advertise.host, settings.advertise.port or port)
