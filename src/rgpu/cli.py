@@ -21,7 +21,7 @@ def _parser(wanted: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rgpu",
         description="GPUs of other hosts as local devices.",
-        epilog="The pool: RGPU_SERVERS=host[:port],... or rgpu.toml.",
+        epilog="The pool: RGPU_SERVERS=host[:port],..., RGPU_REGISTRY=etcd://host[:port],... or rgpu.toml.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in (wanted,) if wanted in COMMANDS else COMMANDS:
@@ -34,7 +34,7 @@ def _parser(wanted: str | None) -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    from rgpu.errors import ConfigError
+    from rgpu.errors import ConfigError, RegistryUnavailable
 
     argv = sys.argv[1:] if argv is None else argv
     options = _parser(argv[0] if argv else None).parse_args(argv)
@@ -43,6 +43,9 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"rgpu: {error}", file=sys.stderr)
         return 2
+    except RegistryUnavailable as error:
+        print(f"rgpu: {error}", file=sys.stderr)
+        return 69  # sysexits.h: unavailable, as where a server does not answer
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader, like head, has seen enough

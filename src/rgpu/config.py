@@ -25,6 +25,7 @@ from typing import Any
 from rgpu.errors import ConfigError
 
 DEFAULT_PORT = 47800
+ETCD_PORT = 2379
 LOCAL = "local"  # in a list of servers: the devices of this machine, served by an embedded daemon
 NATIVE_KERNELS = "RGPU_NATIVE_KERNELS"  # set by a daemon for its workers: may a client's kernels run on the cpu
 PLACEMENTS = ("spread", "binpack", "same-host")
@@ -138,9 +139,19 @@ def parse_part(value: Any) -> str:
 def parse_registry(value: Any) -> str:
     """``etcd://host1:2379,host2:2379``"""
     text = str(value).strip()
-    if not re.fullmatch(r"etcd://[^\s,/@]+(,[^\s,/@]+)*", text):
-        raise ValueError("a registry looks like etcd://host1:2379,host2:2379")
+    try:
+        registry_members(text)
+    except ValueError:
+        raise ValueError("a registry looks like etcd://host1:2379,host2:2379") from None
     return text
+
+
+def registry_members(text: str) -> tuple[Address, ...]:
+    """Where the members of an etcd are; ValueError when the text names none."""
+    scheme, _, members = text.partition("://")
+    if scheme != "etcd":
+        raise ValueError("not an etcd")
+    return tuple(parse_address(member, ETCD_PORT) for member in members.split(","))
 
 
 def parse_flag(value: Any) -> bool:
@@ -241,13 +252,18 @@ class Address:
         return f"tcp://{self}"
 
 
-def parse_address(value: Any) -> Address:
+def parse_address(value: Any, port: int = DEFAULT_PORT) -> Address:
     """``host``, ``host:port``, ``tcp://host:port``, ``[::1]:port``."""
     text = value.strip().removeprefix("tcp://") if isinstance(value, str) else ""
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\s:/\[\],]+))(?::([0-9]{1,5}))?", text)
     if not match or int(match[3] or 0) > 65535:
         raise ValueError(f"a server looks like gpuhost:{DEFAULT_PORT}, 10.0.0.7 or [::1]:{DEFAULT_PORT}")
-    return Address(match[1] or match[2], int(match[3] or DEFAULT_PORT))
+    return Address(match[1] or match[2], int(match[3] or port))
+
+
+def parse_advertised(value: Any) -> Address:
+    """An address as above; port 0, and none: the one that the server listens on."""
+    return parse_address(value, 0)
 
 
 def parse_http(value: Any) -> Address:
@@ -384,6 +400,8 @@ class ServerConfig:
     spill_directory: str = _setting("", parse_directory, "RGPU_SPILL_DIRECTORY")  # then files here; empty: none
     quotas: tuple[Quota, ...] = _setting((), parse_quotas, "RGPU_QUOTAS")
     labels: tuple[tuple[str, str], ...] = _setting((), parse_labels, "RGPU_LABELS")
+    registry: str = _setting("", parse_registry, "RGPU_REGISTRY")  # etcd://host:port,... to be found in; empty: none
+    advertise: Address | None = _setting(None, parse_advertised, "RGPU_ADVERTISE")  # there; None: bind and port
     idle_timeout: float = _setting(0.0, parse_duration, "RGPU_IDLE_TIMEOUT")  # 0: leases may be idle for ever
     mps: bool = _setting(False, parse_flag, "RGPU_MPS")  # compute shares by CUDA's MPS, where its daemon runs
     # Clients' kernels run natively on cpu devices, as the server's user. Not set: on loopback only.

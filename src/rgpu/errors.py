@@ -38,6 +38,10 @@ class ServerUnavailable(RgpuError, ConnectionError):
         self.reason = reason
 
 
+class RegistryUnavailable(ServerUnavailable):
+    """The registry that should name the servers cannot be used, or knows none (``reason`` "empty")."""
+
+
 class AuthenticationError(RgpuError, PermissionError):
     """The server does not accept our key, or we not its; the message says which, and what to do."""
 

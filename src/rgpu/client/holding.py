@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from rgpu import registry
 from rgpu.client.control import DaemonClient
 from rgpu.config import Address, ClientConfig, parse_address, parse_bytes, parse_share
 from rgpu.errors import ConfigError, LeaseEnded, NoSuchDevice, RgpuError, ServerBusy, ServerUnavailable
@@ -254,4 +255,4 @@ class Holder:
 
 def daemons_of(settings: ClientConfig) -> list[DaemonClient]:
     """Clients of the servers in the settings, without the local one."""
-    return [DaemonClient(a, settings.connect_timeout) for a in settings.servers if isinstance(a, Address)]
+    return [DaemonClient(a, settings.connect_timeout) for a in registry.servers(settings) if isinstance(a, Address)]

@@ -1,6 +1,6 @@
 """The pool: the devices of all servers as ordinals 0..n-1 of this process.
 
-Built at first use from RGPU_SERVERS, rgpu.toml or ``connect(...)``; with none of them a local
+Built at first use from RGPU_SERVERS, RGPU_REGISTRY, rgpu.toml or ``connect(...)``; with none of them a local
 daemon is started. A device is leased when it is first used. The current device is per thread, as
 in CUDA.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
 import rgpu.link.zmq  # noqa: F401
-from rgpu import _core, config, link, tokens
+from rgpu import _core, config, link, registry
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
 from rgpu.client.holding import Holder, Part, acquire, hello_all, parse_part, terms_of, visible
@@ -177,7 +177,7 @@ class Pool:
         """The devices of the servers, or of the lease that the settings name or ask for."""
         settings = self.settings
         held = [parse_part(text) for text in settings.lease]
-        named = tuple(dict.fromkeys(part.address for part in held)) or settings.servers or tokens.servers()
+        named = tuple(dict.fromkeys(part.address for part in held)) or registry.servers(settings)
         for address in named or (config.LOCAL,):
             self._add(address)
         for welcome, daemon in zip(hello_all(self.daemons), self.daemons):
@@ -277,7 +277,7 @@ def get() -> Pool:
             if _pool is None:
                 _pool = Pool(config.load_client())
                 if not _pool.devices:
-                    raise ConfigError("the servers in RGPU_SERVERS have no devices")
+                    raise ConfigError("the servers of the pool have no devices")
                 atexit.register(close)
     return _pool
 
@@ -286,7 +286,8 @@ def connect(*servers: Any, **settings: Any) -> Pool:
     """Use these servers (``"host:port"``, ``"local"``, or one list of them) from now on, in place of RGPU_SERVERS.
 
     Arrays of an earlier connection are gone. Keyword arguments are client settings of rgpu.toml, such as
-    ``connect_timeout=5``. ``gpus=2, memory="8GiB", compute=0.25`` lease parts of so many devices, all or none:
+    ``connect_timeout=5`` or ``registry="etcd://host:2379"``, which names the servers.
+    ``gpus=2, memory="8GiB", compute=0.25`` lease parts of so many devices, all or none:
     ``memory`` of each (bytes, or a part like ``0.5``), ``compute`` share of each, ``filters=["name=*A100*"]``,
     ``placement`` spread, binpack or same-host, ``wait_for="60s"`` in the queue. They are given back by ``close``.
     Raises NoSuchDevice, QuotaExceeded, ServerBusy or ServerUnavailable.
@@ -295,6 +296,8 @@ def connect(*servers: Any, **settings: Any) -> Pool:
     if servers:
         given = servers[0] if len(servers) == 1 else servers
         settings["servers"] = given if isinstance(given, str) else list(given)
+    elif settings.get("registry"):
+        settings.setdefault("servers", [])  # not those of RGPU_SERVERS
     with _pool_lock:
         made = Pool(config.load_client(settings))
         close()

@@ -69,13 +69,18 @@ def _summary(found: list[Finding]) -> str:
 
 
 def _everything() -> Iterator[Finding]:
-    from rgpu import config, host, tokens
+    from rgpu import config, host, registry
+    from rgpu.errors import RegistryUnavailable
     from rgpu.smi import snapshot
 
     yield from _machine("this machine", host.facts())
     yield from _client()
-    settings = config.load_client()
-    if not (settings.servers or tokens.servers()):
+    try:
+        named = registry.servers(config.load_client())
+    except RegistryUnavailable as error:
+        yield Finding(FAIL, "registry", str(error), "start etcd and the servers, or correct RGPU_REGISTRY")
+        return
+    if not named:
         yield Finding(
             WARN, "this machine", "RGPU_SERVERS is not set: programs start a local server",
             "RGPU_SERVERS=host1,host2 (or [client] servers in rgpu.toml) names the hosts to use",

@@ -73,10 +73,10 @@ def _fields(text: str) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    from rgpu import config, tokens
+    from rgpu import config, registry
 
     settings = config.load_client()
-    addresses = [_address(server, settings) for server in settings.servers or tokens.servers() or (config.LOCAL,)]
+    addresses = [_address(server, settings) for server in registry.servers(settings) or (config.LOCAL,)]
     with ThreadPoolExecutor(max_workers=min(32, len(addresses))) as pool:
         servers = list(pool.map(lambda address: _ask(address, settings.connect_timeout), addresses))
     failed = [server["error"] for server in servers if "error" in server]

@@ -55,10 +55,10 @@ def run(options: argparse.Namespace) -> int:
     if options.serve is not None:
         rawtcp.serve("0.0.0.0", options.serve)
         return 0
-    from rgpu import config
+    from rgpu import config, registry
 
     found, code = [], 0
-    for server in config.load_client().servers or (config.LOCAL,):
+    for server in registry.servers(config.load_client()) or (config.LOCAL,):
         entry = _server(server, options)
         found.append(entry)
         code = code or int("error" in entry)

@@ -44,7 +44,7 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
 def hold(options: argparse.Namespace, seconds: float = 0.0) -> tuple[list, dict[str, str]]:
     """Leases for what the options ask for, and the environment that gives them to a program: with servers in the
     pool the leases are got here; a pool of this machine alone is made by the program, which gets the wishes."""
-    from rgpu import config
+    from rgpu import config, registry
     from rgpu.client.holding import acquire, daemons_of, terms_of
     from rgpu.errors import ConfigError
 
@@ -57,7 +57,7 @@ def hold(options: argparse.Namespace, seconds: float = 0.0) -> tuple[list, dict[
     terms = terms_of(settings, seconds)
     if terms is None:
         return [], {}
-    if config.LOCAL in (settings.servers or (config.LOCAL,)) and not settings.registry:
+    if config.LOCAL in (registry.servers(settings) or (config.LOCAL,)):
         if seconds:
             raise ConfigError("devices of this machine alone cannot be held over runs: start an rgpu-server for them")
         return [], {f"RGPU_{name.upper()}": _text(value) for name, value in wishes.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 
 HELP = "serve a web page of the whole pool on this machine"
@@ -20,6 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from rgpu import config, web
     from rgpu._version import __version__
+    from rgpu.errors import RegistryUnavailable
     from rgpu.smi import snapshot
 
     try:
@@ -27,7 +29,8 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         options.parser.error(f"--http: {error}")
     board = web.Board(__version__)
-    board.publish(snapshot.take(snapshot.addresses()))
+    addresses = snapshot.addresses()
+    board.publish(snapshot.take(addresses))
     page = web.serve(address, board, options.http_token_file)
     print(f"rgpu web: the pool is shown on {page.url}", flush=True)
     try:
@@ -37,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
             webbrowser.open(page.url)
         while True:
             time.sleep(1.0)
-            board.publish(snapshot.take(snapshot.addresses()))
+            with contextlib.suppress(RegistryUnavailable):  # then those that it knew last
+                addresses = snapshot.addresses()
+            board.publish(snapshot.take(addresses))
     except KeyboardInterrupt:
         return 0
     finally:

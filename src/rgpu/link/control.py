@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from rgpu.errors import AuthenticationError, ForkError, ServerUnavailable
 from rgpu.link import curve
@@ -229,7 +228,7 @@ class ControlClient:
     def _ending(self) -> Exception | None:
         """How the connection ended, as far as the monitor knows by now; None while it lasts."""
         while self._monitor.poll(0):
-            kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            (kind,) = _EVENT.unpack_from(self._monitor.recv_multipart()[0])
             if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._greeted = True
             elif kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

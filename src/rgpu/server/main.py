@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import errno
 import json
 import logging
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import numpy as np
 
 import rgpu.config as config
 import rgpu.web as web
-from rgpu.config import ServerConfig
+from rgpu.config import Address, ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.server.daemon import Daemon
 from rgpu.server.keys import SERVER_KEY, KeyRing, default_folder, init, open_ring
@@ -25,6 +27,8 @@ from rgpu.wire.values import OLD_NUMPY
 from rgpu.wire.version import VERSION, fingerprint
 
 log = logging.getLogger("rgpu.server")
+
+ANY_ADDRESS = ("0.0.0.0", "::")  # what a server listens on is no address to reach it at
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -65,6 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--spill-directory", metavar="DIR", help="where it is spilled beyond that (default: nowhere)")
     add("--quotas", metavar="Q", help="what users may hold: 'alice:memory=8GiB,compute=1,weight=2; *:devices=1'")
     add("--labels", metavar="L", help="labels that clients can ask for, like zone=a,team=ml")
+    add("--registry", metavar="URL", help="let clients find this server in etcd://host:2379,... (default: nowhere)")
+    add("--advertise", metavar="ADDR", help="the address it is found at (default: --bind, or the host's name)")
     add("--idle-timeout", metavar="T", help="give leases back that were idle for so long, like 30m (default: never)")
     add("--mps", action="store_true", default=None, help="compute shares by CUDA's MPS: sessions share a fault domain")
     add(
@@ -223,12 +229,31 @@ def _serve(daemon: Daemon, parent: int) -> int:
         )
         if daemon.page:
             print(f"rgpu-server {daemon.name} shows itself on {daemon.page}", flush=True)
-        daemon.run()
+        with _registered(daemon) if daemon.config.registry and not parent else contextlib.nullcontext():
+            daemon.run()
     finally:
         if runtime_file:
             runtime_file.unlink(missing_ok=True)
     log.info("stopped")
     return 0
+
+
+def _registered(daemon: Daemon) -> contextlib.closing:
+    """The daemon's entry in the registry, until the daemon has ended."""
+    from rgpu.registry.directory import Registration  # an HTTP client, that few servers need
+
+    settings, port = daemon.config, config.parse_address(daemon.endpoint).port
+    if settings.advertise:
+        address = Address(settings.advertise.host, settings.advertise.port or port)
+    else:
+        address = Address(socket.gethostname() if settings.bind in ANY_ADDRESS else settings.bind, port)
+    about = {
+        "name": daemon.name,
+        "version": VERSION,
+        "labels": dict(settings.labels),
+        "devices": [{"kind": d.kind, "name": d.name, "memory_total": d.memory_total} for d in daemon.devices],
+    }
+    return contextlib.closing(Registration(settings.registry, address, about))
 
 
 def _write_runtime_file(daemon: Daemon, parent: int) -> Path:

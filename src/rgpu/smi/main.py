@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import rgpu.config as config
 from rgpu._version import __version__
 from rgpu.config import Address
-from rgpu.errors import ConfigError
+from rgpu.errors import ConfigError, RegistryUnavailable
 from rgpu.smi import snapshot
 
 OK, INVALID, NOT_FOUND, NO_SERVER = 0, 2, 6, 9
@@ -43,7 +43,7 @@ class Problem(Exception):
 
 def build_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    about = "Show the devices and sessions of the pool in RGPU_SERVERS, as nvidia-smi shows a host's."
+    about = "Show the devices and sessions of the pool in RGPU_SERVERS or RGPU_REGISTRY, as nvidia-smi shows a host's."
     parser = argparse.ArgumentParser(prog="rgpu-smi", description=about, epilog=_EPILOG, formatter_class=raw)
     add = parser.add_argument
     add("-L", "--list-gpus", action="store_true", help="one line for each device")
@@ -133,6 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"rgpu-smi: {error}", file=sys.stderr)
         return INVALID
+    except RegistryUnavailable as error:
+        print(f"rgpu-smi: {error}", file=sys.stderr)
+        return NO_SERVER
     except Problem as problem:
         print(f"rgpu-smi: {problem}", file=sys.stderr)
         return problem.code

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rgpu.config as config
-from rgpu import tokens
+from rgpu import registry, tokens
 from rgpu.config import Address
 from rgpu.errors import ConfigError, RgpuError, ServerUnavailable
 from rgpu.link.control import ControlClient
@@ -198,8 +198,8 @@ def embedded_addresses() -> list[Address]:
 
 
 def addresses() -> list[Address]:
-    """The servers of RGPU_SERVERS; without it, the daemons that this user's programs started."""
-    servers = config.load_client().servers or tokens.servers()
+    """The servers of the pool; where nobody names any, the daemons that this user's programs started."""
+    servers = registry.servers(config.load_client())
     if not servers:
         return embedded_addresses()
     found: list[Address] = []

@@ -7,11 +7,13 @@ Servers are asked in a thread, so a dead one never holds the screen.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections import deque
 from typing import Any, ClassVar
 
 from rgpu.config import parse_address, parse_seconds
+from rgpu.errors import RegistryUnavailable
 from rgpu.smi import snapshot
 from rgpu.smi.render import unreachable
 from rgpu.smi.text import amount, duration, fit, links, milliseconds, plural, where
@@ -169,10 +171,12 @@ if App is not None:
         @work(thread=True)
         def _look(self) -> None:
             """Ask, show, rest; one after the other, so that slow servers make slow pictures and nothing worse."""
-            worker = get_current_worker()
+            worker, addresses = get_current_worker(), []
             while not worker.is_cancelled:
                 if not self._paused:
-                    servers = snapshot.take(snapshot.addresses())
+                    with contextlib.suppress(RegistryUnavailable):  # then those that it knew last
+                        addresses = snapshot.addresses()
+                    servers = snapshot.take(addresses)
                     if not worker.is_cancelled:
                         self.call_from_thread(self._show, servers)
                 time.sleep(self._delay)
