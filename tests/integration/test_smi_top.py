@@ -54,9 +54,15 @@ def labels(app):
     return [str(leaf.label) for node in tree.root.children for leaf in node.children]
 
 
-def choose_the_session(app):
+async def choose_the_session(app, pilot):
     tree = app.query_one("#sessions", top.Tree)
-    tree.move_cursor(tree.root.children[0].children[0])
+
+    def chosen():
+        leaf = tree.root.children[0].children[0]
+        tree.move_cursor(leaf)  # a leaf that is not laid out yet cannot be chosen
+        return tree.cursor_node is leaf
+
+    await until(pilot, chosen)
 
 
 def test_devices_sessions_and_a_dead_server(session):
@@ -76,12 +82,12 @@ def test_devices_sessions_and_a_dead_server(session):
 def test_ending_ones_own_session(daemon, session):
     async def test(app, pilot):
         await until(pilot, lambda: labels(app))
-        choose_the_session(app)
+        await choose_the_session(app, pilot)
         await pilot.press("k")
         await until(pilot, lambda: isinstance(app.screen, top.Confirm))
         await pilot.press("n")
         await until(pilot, lambda: not isinstance(app.screen, top.Confirm))
-        choose_the_session(app)
+        await choose_the_session(app, pilot)
         assert [one["id"] for one in daemon.sessions()] == [session]
         await pilot.press("k")
         await until(pilot, lambda: isinstance(app.screen, top.Confirm))
@@ -97,7 +103,7 @@ def test_anothers_session_is_not_ended(daemon, session, monkeypatch):
 
     async def test(app, pilot):
         await until(pilot, lambda: labels(app))
-        choose_the_session(app)
+        await choose_the_session(app, pilot)
         await pilot.press("k")
         await pilot.pause(0.2)
         assert not isinstance(app.screen, top.Confirm)

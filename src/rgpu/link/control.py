@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from rgpu.tokens import Token
 REQUEST_BYTES = 1 << 16  # largest request a server accepts
 ANSWER_BYTES = 8 << 20  # largest answer a client accepts
 _HIGH_WATER = 256
+_EVENT = struct.Struct("=H")  # what a monitor's message begins with
 
 # The end of a connection, or of the attempt to make one with something that is no rgpu-server.
 _ENDINGS = (
