@@ -7,6 +7,7 @@ nobody saw must not be lost between tests.
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from recorder import pytest_collection_modifyitems, pytest_collectreport, pytest
 from rgpu import launch  # noqa: E402 - after the names below it are free
 
 stand_ins.install(Path(os.environ["RGPU_CONFORMANCE_SDIST"]))
+importlib.import_module("cupy._util")  # as CuPy does: tests name it without importing it
 
 
 def pytest_collection_finish(session: Any) -> None:

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, work: Path, results: reports.Results) -> No
     lines = work / "report.jsonl"
     servers = [] if options.alias else [Server(number, work, options) for number in (1, 2)]
     environment = {
-        **os.environ,
+        **settings(),
         "RGPU_CONFORMANCE_SDIST": str(sdist),
         "RGPU_CONFORMANCE_REPORT": str(lines),
         "CUPY_TEST_GPU_LIMIT": "4",  # tests for more devices than the two servers have say so and skip
@@ -116,7 +116,7 @@ def run_array_api(options: argparse.Namespace, work: Path, results: reports.Resu
     command += [f"--max-examples={options.examples}", "--disable-deadline", f"--timeout={options.test_timeout}"]
     command += ["-n", str(options.jobs)] if options.jobs > 1 else []
     environment = {
-        **os.environ,
+        **settings(),
         "ARRAY_API_TESTS_MODULE": "array_api_compat.cupy",
         "RGPU_CHECK_PREDICTION": "1",
         "RGPU_CONFORMANCE_REPORT": str(lines),
@@ -131,6 +131,11 @@ def run_array_api(options: argparse.Namespace, work: Path, results: reports.Resu
     results.incomplete = done.returncode not in (0, 1)
     results.runs.append(described())
     results.read(lines)
+
+
+def settings() -> dict[str, str]:
+    """Our environment without what a pytest around us has left for its own processes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def find_array_api(given: str, work: Path) -> Path:
