@@ -211,6 +211,14 @@ def parse_path(value: Any) -> str:
     return value
 
 
+def parse_profile(value: Any) -> str:
+    """A switch, or the file (in a folder: one for each process) that gets the profile as JSON."""
+    try:
+        return "1" if parse_flag(value) else ""
+    except ValueError:
+        return parse_path(value)
+
+
 LINKS = ("shm", "ucx", "tcp", "zmq")
 
 
@@ -438,6 +446,7 @@ class ClientConfig:
     link: str = _setting("auto", parse_link, "RGPU_LINK")  # auto: the best that works
     launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
     check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
+    profile: str = _setting("", parse_profile, "RGPU_PROFILE")  # 1: report at the end; a path: JSON there
 
     section = "client"
 

@@ -46,26 +46,38 @@ def place_of(frame: Any) -> tuple | None:
     """(code, instruction) of the innermost frame from here on that is outside this package: the user's line."""
     while frame is not None:
         code = frame.f_code
-        name = code.co_filename
-        users = outside.get(name)  # by name: the hash of a code object is slow
+        users = outside.get(code.co_filename)  # by name: the hash of a code object is slow
         if users is None:
-            users = outside[name] = is_outside(name)
+            users = is_users(code)
         if users:
             return code, frame.f_lasti
         frame = frame.f_back
     return None
 
 
+def is_users(code: Any) -> bool:
+    """Whether a code object is the user's."""
+    name = code.co_filename
+    users = outside.get(name)
+    if users is None:
+        users = outside[name] = is_outside(name)
+    return users
+
+
+def line_of(place: tuple) -> int:
+    """The line number of a place_of()."""
+    code, instruction = place
+    for start, end, number in code.co_lines():
+        if start <= instruction < end and number is not None:
+            return number
+    return code.co_firstlineno
+
+
 def describe_place(place: tuple | None) -> str:
     """``file:line: source`` of a place_of()."""
     if place is None:
         return ""
-    code, instruction = place
-    line = code.co_firstlineno
-    for start, end, number in code.co_lines():
-        if start <= instruction < end and number is not None:
-            line = number
-            break
+    code, line = place[0], line_of(place)
     source = linecache.getline(code.co_filename, line).strip()
     return f"issued by {code.co_filename}:{line}: {source}"
 

@@ -19,6 +19,7 @@ from typing import Any
 import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
 import rgpu.link.zmq  # noqa: F401
 from rgpu import _core, config, link, registry
+from rgpu.client import profile
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
 from rgpu.client.holding import Holder, Part, acquire, hello_all, parse_part, terms_of, visible
@@ -89,6 +90,7 @@ class Device:
             blocking=self.settings.launch_blocking,
             check=self.settings.check_prediction,
             on_silence=self._look_after,
+            profile=profile.started(self.settings.profile),
         )
         stream.device = self
         self.memory_total = self.memory_leased = granted.device.get("memory_total", self.memory_total)

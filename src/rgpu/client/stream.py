@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import failures
+from rgpu.client.profile import Profile
 from rgpu.client.queue import FORKED, Queue, next_handle
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
@@ -26,6 +27,7 @@ from rgpu.client.ticker import ticker
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
+from rgpu.wire.functions import TABLE
 
 BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
@@ -59,11 +61,12 @@ class CommandStream(Queue):
         blocking: bool = False,
         check: bool = False,
         on_silence: Callable[[CommandStream], None] | None = None,
+        profile: Profile | None = None,
     ) -> None:
         super().__init__()
         self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
         self.name = name
-        self.blocking, self.check = blocking, check
+        self.blocking, self.check, self._profile = blocking, check, profile
         self.noted: tuple | None = None  # see ``client.quick``
         self.counters = Counters()
         self.lock = threading.RLock()
@@ -173,6 +176,9 @@ class CommandStream(Queue):
     def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:
         """Until the window takes a message of nbytes. A deadline of 0 only looks."""
         connection = self.connection
+        if self._profile is not None and deadline is None and not connection.session.can_send(nbytes):
+            with self._profile.waiting(sys._getframe(1), "room"):
+                self._move_on(lambda: connection.session.can_send(nbytes))
         while not connection.session.can_send(nbytes):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -187,6 +193,8 @@ class CommandStream(Queue):
             del sent[next(iter(sent))]
         self.counters.commands += len(places)
         self.counters.batches += 1
+        if self._profile is not None:
+            self._profile.batch(frames, places)
         try:
             self.connection.post(frames)
         except BaseException as error:
@@ -235,7 +243,7 @@ class CommandStream(Queue):
         """Run a function and wait for its answer, still in wire form; handles start at its base."""
         reply, base = _next_reply(), reserve_handles()
         self._queue(ops.Ask.encode(reply, fn, base, args, kwargs))
-        return self._wait(reply)
+        return self._wait(reply, TABLE[fn].name)
 
     def sync(self) -> None:
         """Wait until everything submitted has run; raises the first error nobody has seen."""
@@ -256,7 +264,7 @@ class CommandStream(Queue):
         try:
             dtype = values.encode_dtype(out.dtype)
             self._queue(ops.Read.encode(reply, handle, 1 if order == "F" else 0, dtype, out.shape))
-            self._wait(reply)
+            self._wait(reply, "values", len(flat))
         finally:
             self._sinks.pop(reply, None)
         self._raise_lost()
@@ -283,9 +291,15 @@ class CommandStream(Queue):
             self._failed.remove(lost)
             raise lost.exception()
 
-    def _wait(self, reply: int) -> Any:
+    def _wait(self, reply: int, what: str = "completion", nbytes: int = 0) -> Any:
         """The answer. An error of this answer is raised; then one that could poison no result."""
         self.counters.round_trips += 1
+        if self._profile is None:
+            return self._awaited(reply)
+        with self._profile.waiting(sys._getframe(1), what, nbytes):
+            return self._awaited(reply)
+
+    def _awaited(self, reply: int) -> Any:
         replies = self._replies
         try:
             self.flush()

@@ -36,6 +36,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--wait-for", type=typed(config.parse_duration), metavar="T", help="wait in the queue at most so long: 10m")
 
 
+def repeated(options: argparse.Namespace) -> list[str]:
+    """The options that were given, as arguments for another command."""
+    given: list[str] = []
+    for option in SETTINGS:
+        value = getattr(options, option)
+        flag = "--" + option.replace("filters", "filter").replace("_", "-")
+        for one in value if isinstance(value, list) else () if value is None else (value,):
+            given += [flag, str(one)]
+    return given
+
+
 def asked(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given."""
     return {name: value for option, name in SETTINGS.items() if (value := getattr(options, option)) is not None}
