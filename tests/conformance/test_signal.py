@@ -1,0 +1,129 @@
+"""cupyx.signal, cupyx.lapack, cupyx.linalg and the distances that SciPy lacks, against NumPy on the host."""
+
+import numpy as np
+import pytest
+
+import rgpu as cp
+from rgpu.cupyx import lapack, signal
+from rgpu.cupyx import linalg as linear
+from rgpu.cupyx.scipy.spatial import distance
+
+scipy_signal = pytest.importorskip("scipy.signal")
+pytestmark = pytest.mark.timeout(60)
+RANDOM = np.random.default_rng(7)
+SIGNAL = RANDOM.random(90)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """One embedded server for the module; it checks every predicted layout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RGPU_CHECK_PREDICTION", "1")
+        cp.connect("local")
+        yield
+        cp.close()
+
+
+def test_the_complex_cepstrum_has_an_inverse():
+    cepstrum, delay = signal.complex_cepstrum(cp.array(SIGNAL))
+    assert delay.shape == SIGNAL.shape and len(set(delay.get())) == 1
+    back = signal.inverse_complex_cepstrum(cepstrum, delay[0])
+    np.testing.assert_allclose(back.get(), SIGNAL, rtol=1e-9)
+    columns, _ = signal.complex_cepstrum(cp.array([SIGNAL, SIGNAL]).T, axis=0)
+    np.testing.assert_allclose(columns[:, 1].get(), cepstrum.get(), atol=1e-12)
+
+
+def test_minimum_phase_keeps_the_magnitudes():
+    found = signal.minimum_phase(cp.array(SIGNAL)).get()
+    magnitude = np.abs(np.fft.fft(SIGNAL))
+    np.testing.assert_allclose(np.abs(np.fft.fft(found)), magnitude, rtol=1e-9)
+    expected = np.fft.ifft(np.log(magnitude)).real
+    np.testing.assert_allclose(signal.real_cepstrum(cp.array(SIGNAL)).get(), expected, atol=1e-12)
+
+
+def test_filters_of_higher_order():
+    square, cube = RANDOM.random((4, 6)), RANDOM.random((3, 4, 5))
+    second = signal.convolve1d2o(cp.array(SIGNAL), cp.array(square)).get()
+    third = signal.convolve1d3o(cp.array(SIGNAL), cp.array(cube)).get()
+    for i in (0, 17, len(second) - 1):
+        u, v = SIGNAL[i : i + 4][::-1], SIGNAL[i : i + 6][::-1]
+        np.testing.assert_allclose(second[i], u @ square @ v)
+    u = SIGNAL[:5][::-1]
+    np.testing.assert_allclose(third[0], np.einsum("x,y,z,xyz", u[2:], u[1:], u, cube))
+    assert second.shape == (85,) and third.shape == (86,)
+
+
+def test_fir_filters():
+    b = np.array([0.5, 0.3, 0.2])
+    x, taps = cp.array(SIGNAL), cp.array(b)
+    np.testing.assert_allclose(signal.firfilter(taps, x).get(), scipy_signal.lfilter(b, 1, SIGNAL))
+    np.testing.assert_allclose(signal.firfilter2(taps, x).get(), scipy_signal.filtfilt(b, 1, SIGNAL))
+    np.testing.assert_allclose(signal.firfilter_zi(taps).get(), scipy_signal.lfilter_zi(b, 1))
+    shifted = np.fft.fft(signal.freq_shift(x, 10, 90).get())
+    np.testing.assert_allclose(shifted, np.roll(np.fft.fft(SIGNAL), -10), atol=1e-9)
+
+
+def test_a_tone_comes_out_of_its_channel():
+    tone = np.exp(2j * np.pi * 3 / 8 * np.arange(512))
+    lowpass = scipy_signal.firwin(32, 1 / 8)
+    channels = np.abs(signal.channelize_poly(cp.array(tone), cp.array(lowpass), 8).get()[:, 8:]).mean(axis=1)
+    assert channels.argmax() == 3 and channels[3] > 0.5 > 20 * np.delete(channels, [2, 3, 4]).max()
+
+
+@pytest.mark.parametrize(("shape", "guard", "reference"), [((40,), 2, 5), ((9, 12), (1, 2), (2, 3))])
+def test_cell_averaging(shape, guard, reference):
+    noise = RANDOM.random(shape)
+    threshold, found = signal.ca_cfar(cp.array(noise), guard, reference)
+    threshold, place = threshold.get(), tuple(n // 2 for n in shape)
+    guards, wide = np.atleast_1d(guard), np.atleast_1d(guard) + reference
+    inner, outer = (noise[tuple(slice(p - w, p + w + 1) for p, w in zip(place, reach))] for reach in (guards, wide))
+    cells = outer.size - inner.size
+    mean = (outer.sum() - inner.sum()) / cells
+    np.testing.assert_allclose(threshold[place], mean * signal.cfar_alpha(1e-3, cells), rtol=1e-6)
+    assert threshold[(0,) * len(shape)] == 0 and (found.get() == (noise > threshold)).all()
+    with pytest.raises(ValueError, match="too small"):
+        signal.ca_cfar(cp.zeros(shape), list(shape) if len(shape) > 1 else 40, reference)
+
+
+def test_pulses_and_beams():
+    pulses, sent = RANDOM.random((4, 64)), RANDOM.random(9)
+    found = signal.pulse_compression(cp.array(pulses), cp.array(sent), window="hamming").get()
+    weighted = np.fft.fft(sent * scipy_signal.get_window("hamming", 9, False), 64)
+    np.testing.assert_allclose(found, np.fft.ifft(np.fft.fft(pulses) * weighted.conj()).real, atol=1e-12)
+    np.testing.assert_allclose(signal.pulse_doppler(cp.array(pulses)).get(), np.fft.fft(pulses.T).T)
+    weights = signal.mvdr(cp.array(pulses), cp.array(sent[:4])).get()
+    np.testing.assert_allclose(weights @ sent[:4], 1)
+
+
+def test_lapack_by_its_names():
+    a, b = RANDOM.random((3, 3)) + 3 * np.eye(3), RANDOM.random(3)
+    x = cp.array(b)
+    lapack.gesv(cp.array(a), x)
+    np.testing.assert_allclose(x.get(), np.linalg.solve(a, b))
+    for rows in (RANDOM.random((5, 3)), RANDOM.random((2, 3))):
+        right = RANDOM.random(len(rows))
+        expected = np.linalg.lstsq(rows, right, rcond=None)[0]
+        np.testing.assert_allclose(lapack.gels(cp.array(rows), cp.array(right)).get(), expected)
+    positive = cp.array(np.stack([a @ a.T, np.eye(3)]))
+    right = cp.array(np.stack([b, b]))
+    np.testing.assert_allclose((positive @ lapack.posv(positive, right)[..., None])[..., 0].get(), right.get())
+    with pytest.raises(ValueError, match="NaN"):
+        linear.cho_solve((positive, True), right * np.nan)
+    np.testing.assert_allclose(linear.sparse.lschol(positive[0], x).get(), np.linalg.solve(a @ a.T, x.get()))
+
+
+def test_distances_in_the_dtype_of_the_points():
+    u, v = RANDOM.random((2, 4)), RANDOM.random((3, 4))
+    for metric, expected in (
+        ("kl_div", lambda a, b: (a * np.log(a / b)).sum()),
+        ("hellinger", lambda a, b: np.sqrt(((np.sqrt(a) - np.sqrt(b)) ** 2).sum() / 2)),
+        ("cheb", lambda a, b: np.abs(a - b).max()),
+    ):
+        found = distance.cdist(cp.array(u, np.float32), cp.array(v), metric)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found.get(), [[expected(a, b) for b in v] for a in u], rtol=1e-4)
+    pairs = distance.pdist(cp.array(v), "cityblock").get()
+    np.testing.assert_allclose(pairs, [np.abs(v[i] - v[j]).sum() for i, j in ((0, 1), (0, 2), (1, 2))])
+    assert distance.euclidean(cp.array(u[0]), cp.array(u[1])).shape == ()
+    with pytest.raises(ValueError, match="Unknown Distance Metric"):
+        distance.cdist(cp.array(u), cp.array(v), "yule")
