@@ -104,6 +104,15 @@ class PeerLost(RgpuError, ConnectionError):
     sessions go on (unless one of the workers is gone); what should have been copied is not there."""
 
 
+class CheckpointError(RgpuError, ValueError):
+    """A file that is no checkpoint, is damaged, or cannot hold what it should; the message says which."""
+
+
+class Divergence(RgpuError):
+    """The two workers of a redundant device gave different results, so that nobody knows which is right. The message
+    has the device, the program's line and both digests; the result was not delivered."""
+
+
 class ForkError(RgpuError):
     """A forked child used its parent's session. Use the ``spawn`` start method, or import in the child."""
 

@@ -10,11 +10,13 @@ from rgpu._ndarray import ndarray
 from rgpu.client.pool import close, connect, reset, stats
 from rgpu.cuda.unified import unified
 from rgpu.functions import kernels, namespace
+from rgpu.functions.checkpoint import checkpoint, restore
 
 
 def fill(names: dict[str, Any]) -> None:
     """Put CuPy's public names, and rgpu's own few, into a module's dictionary."""
     names.update(close=close, connect=connect, reset=reset, stats=stats, ndarray=ndarray)
+    names.update(checkpoint=checkpoint, restore=restore)
     names.update(
         cuda=cuda,
         unified=unified,

@@ -38,6 +38,11 @@ def _assembled(sequence: np.random.SeedSequence) -> np.ndarray:
     return np.array(words, np.uint32)
 
 
+def attributes(ordinal: int) -> dict:
+    """What a bit generator has besides its object on the worker; its seed is not known any more."""
+    return {"lock": threading.Lock(), "_seed_seq": None, "_current_device_id": ordinal}
+
+
 class BitGenerator(RemoteObject):
     """Base of the bit generators; ``seed``: None, integers or a SeedSequence."""
 

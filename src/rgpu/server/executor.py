@@ -18,7 +18,7 @@ import numpy as np
 
 from rgpu import _core
 from rgpu.errors import PredictionError, ProtocolError, SessionLost
-from rgpu.server import collective, spill
+from rgpu.server import collective, spill, state
 from rgpu.server.allowance import Allowance
 from rgpu.server.backend import Backend
 from rgpu.server.peer import Peers
@@ -40,7 +40,8 @@ class _Functions(dict):
 
     def __init__(self, backend: Backend) -> None:
         for number, function in enumerate(TABLE):
-            self[number] = backend.resolve(function.name) or self._absent(function.name, backend.kind)
+            found = backend.resolve(function.name) or self._absent(function.name, backend.kind)
+            self[number] = state.remembered(backend, function, found)
 
     @staticmethod
     def _absent(name: str, kind: str) -> Callable[..., Any]:

@@ -209,7 +209,18 @@ def _multivariate_normal(
     return drawn.astype(dtype)
 
 
+def _bit_generator(source: Any) -> Any:
+    """NumPy's, of a state or of a bit generator."""
+    return source.generator.bit_generator if isinstance(source, CpuRandomState) else source.bits
+
+
+def _restore(source: Any, state: dict) -> None:
+    _bit_generator(source).state = state
+
+
 OVERRIDES: dict[str, Callable[..., Any]] = {
+    "random.state": lambda source: _bit_generator(source).state,
+    "random.restore": _restore,
     "random.RandomState": CpuRandomState,
     "random.RandomState.seed": _seed,
     "random.RandomState.tomaxint": _tomaxint,

@@ -1,0 +1,125 @@
+"""What a session consists of, told in such a way that commands can make it again on another worker.
+
+Arrays and views by their layouts, errors as they are, and objects by the call that made them, with their random
+state. Contents travel as those of any array do (``Send``, ``Read``). What cannot be made again is named, never
+left out in silence. Nothing here changes the session it describes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from rgpu.server.table import Poison
+from rgpu.wire import codec, values
+
+PAGE = 1024  # entries of one answer
+TEXT = 4096  # characters of an error's traceback
+
+#: what makes an object whose state is its arguments, and (random) a state that can be read
+MAKERS = frozenset(
+    """stream.create event.create memory.create_pool random.RandomState random.XORWOW random.MRG32k3a
+    random.Philox4x3210 random.Generator kernel.elementwise kernel.reduction kernel.module
+    kernel.module.symbol""".split()
+)
+STATEFUL = frozenset("random.RandomState random.XORWOW random.MRG32k3a random.Philox4x3210".split())
+
+
+class Made:
+    """How the objects of one session were made, as long as they live."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[Any, Any, tuple, dict]] = {}
+
+    def note(self, thing: Any, function: Any, args: tuple, kwargs: dict) -> None:
+        key = id(thing)
+        try:
+            self._calls[key] = weakref.ref(thing, lambda _: self._calls.pop(key, None)), function, args, kwargs
+        except TypeError:
+            pass  # of a class that cannot be watched: it will be said that it cannot be copied
+
+    def of(self, thing: Any) -> tuple[Any, tuple, dict] | None:
+        """(function, args, kwargs) of the call that made it."""
+        found = self._calls.get(id(thing))
+        return found[1:] if found is not None and found[0]() is thing else None
+
+
+def remembered(backend: Any, function: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function; what it makes can be made again."""
+    if function.name not in MAKERS:
+        return call
+    if backend.made is None:
+        backend.made = Made()
+    made = backend.made
+
+    def making(*args: Any, **kwargs: Any) -> Any:
+        thing = call(*args, **kwargs)
+        made.note(thing, function, args, kwargs)
+        return thing
+
+    return making
+
+
+def entries(backend: Any, after: int) -> list:
+    """The next PAGE entries of the table above handle ``after``, by handle. Each begins with its kind:
+    ``array`` handle dtype shape strides (None: C order) nbytes; ``view`` handle root dtype shape strides offset;
+    ``made`` handle function args kwargs state nbytes; ``poison`` handle where kind args text; ``left`` handle class."""
+    table = backend.table
+    handles = sorted(handle for handle in table.entries if handle > after)[:PAGE]
+    named: dict[int, int] = {}
+    return [_entry(backend, table, handle, named) for handle in handles]
+
+
+def _entry(backend: Any, table: Any, handle: int, named: dict[int, int]) -> tuple:
+    thing = table.peek(handle)
+    if isinstance(thing, Poison):
+        return "poison", handle, list(thing.where), thing.kind, list(thing.arguments), thing.text[-TEXT:]
+    how = backend.made.of(thing)
+    if how is not None:
+        return _made(backend, table, handle, thing, how, named)
+    if not isinstance(thing, backend.array) or isinstance(thing, backend.borrowed):
+        return "left", handle, type(thing).__name__
+    layout = thing.dtype, tuple(thing.shape)
+    root = table.root(handle)
+    if root:
+        offset = backend.address(thing) - backend.address(table.get(root)) if thing.size else 0
+        return "view", handle, root, *layout, tuple(thing.strides), offset
+    strides = None if thing.flags.c_contiguous else tuple(thing.strides)
+    return "array", handle, *layout, strides, thing.nbytes
+
+
+def _made(backend: Any, table: Any, handle: int, thing: Any, how: tuple, named: dict[int, int]) -> tuple:
+    """An object by its call; other objects of the table that the call was given go by their handles."""
+    function, args, kwargs = how
+    if not named:
+        named.update((id(entry), number) for number, entry in table.entries.items() if backend.made.of(entry))
+
+    def special(x: Any) -> Any:
+        return [values.HANDLE, named[id(x)]] if id(x) in named else None
+
+    try:
+        wire = [values.encode(x, special) for x in args], {k: values.encode(x, special) for k, x in kwargs.items()}
+        state = None
+        if function.name in STATEFUL:
+            read = backend.resolve("random.state")
+            if read is None:
+                return "left", handle, f"{type(thing).__name__} of a {backend.kind} device"
+            state = read(thing)
+    except TypeError:
+        return "left", handle, type(thing).__name__
+    return "made", handle, function.name, _wired(wire[0]), _wired(wire[1]), state, getattr(thing, "nbytes", 0)
+
+
+def _wired(x: Any) -> bytes:
+    """Arguments in wire form stay so on their way: to the client they mean nothing."""
+    return codec.pack(x)
+
+
+def _poison(_backend: Any, where: list, kind: str, args: list, text: str) -> None:
+    """An error that came from elsewhere stands where it stood there."""
+    raise Poison((int(where[0]), int(where[1])), str(kind), list(args), str(text))
+
+
+#: by declared name; the first argument is the backend
+FUNCTIONS: dict[str, Callable[..., Any]] = {"session.entries": entries, "session.poison": _poison}

@@ -1,0 +1,156 @@
+"""Checkpoints: arrays and random states in a file and back, in this program and in another."""
+
+import os
+import struct
+
+import numpy as np
+import pytest
+
+from rgpu import errors
+from tests.support.servers import Server, program
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server("cpu:2", "saved") as running:
+        yield running
+
+
+@pytest.fixture
+def cp(server):
+    import rgpu
+
+    rgpu.connect(server.address)
+    yield rgpu
+    rgpu.close()
+
+
+def test_views_dtypes_and_layouts_come_back(cp, tmp_path):
+    base = cp.arange(24, dtype="f4").reshape(4, 6)
+    view, backwards = base[1:3, ::2], base[::-1, 5]
+    fortran = cp.asfortranarray(cp.arange(12.0).reshape(3, 4))
+    record = cp.asarray(np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")]))
+    empty, scalar, truth = cp.zeros((3, 0, 2)), cp.asarray(7j), cp.asarray([True, False])
+    given = {"base": base, "view": view, "backwards": backwards, "fortran": fortran, "record": record}
+    given |= {"empty": empty, "scalar": scalar, "truth": truth}
+    expected = {name: array.get() for name, array in given.items()}
+    cp.checkpoint(tmp_path / "file", **given)
+    base.fill(-1)
+    back = cp.restore(tmp_path / "file")
+    assert set(back) == set(given)
+    for name, array in back.items():
+        assert (array.dtype, array.shape, array.strides) == (
+            expected[name].dtype,
+            expected[name].shape,
+            given[name].strides,
+        )
+        np.testing.assert_array_equal(array.get(), expected[name])
+    back["view"][...] = 100  # the same memory as base's, as before
+    assert (back["base"].get()[1:3, ::2] == 100).all()
+    back["base"][3, 5] = 5
+    assert back["backwards"].get()[0] == 5
+
+
+def test_random_states_go_on(cp, tmp_path):
+    cp.random.seed(11)
+    state, generator = cp.random.RandomState(3), cp.random.default_rng(4)
+    for draw in (cp.random.rand, state.rand, generator.random):
+        draw(5)
+    cp.checkpoint(tmp_path / "file", state=state, generator=generator)
+    expected = [draw(4).get() for draw in (cp.random.rand, state.rand, generator.random)]
+    back = cp.restore(tmp_path / "file")
+    again = [draw(4).get() for draw in (cp.random.rand, back["state"].rand, back["generator"].random)]
+    np.testing.assert_array_equal(again, expected)
+
+
+PROGRAM = """
+import os, sys
+import rgpu as cp
+file, half = sys.argv[1:]
+if half == "first":
+    cp.random.seed(5)
+    with cp.cuda.Device(1):
+        other = cp.random.rand(10)
+    w = cp.random.rand(100)
+    steps = range(10)
+else:
+    state = cp.restore(file)
+    w, other = state["w"], state["other"]
+    steps = range(10, 20)
+for step in steps:
+    w = w * 0.9 + cp.random.rand(100)
+if half == "first":
+    cp.checkpoint(file, w=w, other=other)
+    for step in range(10, 20):
+        w = w * 0.9 + cp.random.rand(100)
+print(w.get().tobytes().hex(), other.get().tobytes().hex(), other.device.id)
+"""
+
+
+def test_another_program_goes_on_where_one_was(server, tmp_path):
+    path = str(tmp_path / "file")
+    first = program(PROGRAM, server, arguments=(path, "first")).stdout
+    assert program(PROGRAM, server, arguments=(path, "second")).stdout == first
+
+
+def test_without_names_everything_is_saved(cp, tmp_path):
+    a = cp.arange(5)
+    b = a[2:]
+    cp.checkpoint(tmp_path / "file")
+    back = cp.restore(tmp_path / "file")
+    np.testing.assert_array_equal(back[a._handle].get(), [0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(back[b._handle].get(), [2, 3, 4])
+
+
+def test_a_lost_worker_costs_what_came_after_the_checkpoint(cp, tmp_path):
+    from rgpu.client import pool
+
+    a = cp.arange(1 << 18) * 3
+    cp.checkpoint(tmp_path / "file", a=a)
+    session = pool.get().device(0).daemon.snapshot()["devices"][0]["sessions"]
+    os.kill(next(s["worker_pid"] for s in session if s["pid"] == os.getpid()), 9)
+    with pytest.raises(errors.WorkerLost):
+        a.get()
+    cp.reset()
+    np.testing.assert_array_equal(cp.restore(tmp_path / "file")["a"].get(), np.arange(1 << 18) * 3)
+
+
+def _change(path, position, byte):
+    data = bytearray(path.read_bytes())
+    data[position] ^= byte
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["content", "header", "checksum", "cut", "longer", "foreign", "version", "empty"])
+def test_a_damaged_or_foreign_file_is_refused(cp, tmp_path, what):
+    path = tmp_path / "file"
+    cp.checkpoint(path, a=cp.arange(100_000))
+    size = path.stat().st_size
+    if what == "cut":
+        os.truncate(path, size - 1000)
+    elif what == "longer":
+        os.truncate(path, size + 1)
+    elif what == "foreign":
+        np.save(path.with_suffix(".npy"), np.arange(9))
+        path = path.with_suffix(".npy")
+    elif what == "empty":
+        path.write_bytes(b"")
+    elif what == "version":
+        data = bytearray(path.read_bytes())
+        struct.pack_into("<H", data, 8, 99)
+        path.write_bytes(data)
+    else:
+        _change(path, {"content": size // 2, "header": 80, "checksum": -1}[what], 4)
+    with pytest.raises(errors.CheckpointError, match="damaged|no checkpoint|version 99"):
+        cp.restore(path)
+    assert int(cp.ones(3).sum()) == 3  # the session goes on
+
+
+def test_what_cannot_be_saved_is_said(cp, tmp_path):
+    with pytest.raises(TypeError, match="rng is a int"):
+        cp.checkpoint(tmp_path / "file", rng=3)
+    with pytest.raises(FileNotFoundError):
+        cp.restore(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError):
+        cp.checkpoint(tmp_path / "no" / "folder", a=cp.ones(3))
+    assert list(tmp_path.iterdir()) == []
