@@ -63,7 +63,8 @@ def text(profile: dict[str, Any]) -> str:
     if len(lines) > SHOWN:
         said.append(f"{'':>50}  and {len(lines) - SHOWN} more lines")
     remarks = [remark for line in lines for remark in _remarks(line)]
-    said += ["", "What could be written otherwise:" if remarks else "Nothing that waits or sends without need was found."]
+    nothing = "Nothing that waits or sends without need was found."
+    said += ["", "What could be written otherwise:" if remarks else nothing]
     for remark in remarks:
         said += ["", *remark]
     return "\n".join(said)

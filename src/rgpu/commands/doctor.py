@@ -14,8 +14,9 @@ from typing import Any
 from rgpu.commands import sharing
 
 HELP = "run a program and tell which of its lines wait, and what to write instead"
-DESCRIPTION = """Run a program as `rgpu run` does, and when it has ended say for each of its lines how many operations it issued,
-how much data it moved, how often and how long it waited for the device, what made it wait, and how to avoid that.
+DESCRIPTION = """Run a program as `rgpu run` does, and when it has ended say for each of its lines how many operations
+it issued, how much data it moved, how often and how long it waited for the device, what made it wait, and how to avoid
+that.
 
   rgpu doctor train.py --epochs 1
   rgpu doctor -n 2 -- python -m package.module
@@ -30,7 +31,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "rgpu doctor [-n N] [-m MEM] [-p SHARE] [--json FILE] PROGRAM.py | -- COMMAND [ARGUMENT ...]"
     sharing.add_options(parser)
     parser.add_argument("--json", metavar="FILE", help="write the profiles there too")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="a Python file, or -- and a command")
+    program = "a Python file, or -- and a command"
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help=program)
 
 
 def run(options: argparse.Namespace) -> int:
