@@ -112,6 +112,8 @@ static int shm_ring(rgpu_transport *base)
     return reader || writer;
 }
 
+static int shm_news(const rgpu_transport *base) { return readable((const shm *)base) != 0; }
+
 static int shm_busy(rgpu_transport *base)
 {
     (void)base;
@@ -126,7 +128,7 @@ static int shm_fd(rgpu_transport *base)
 
 static void shm_close(rgpu_transport *base) { free(base); }
 
-static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_busy, shm_fd, shm_close};
+static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_news, shm_busy, shm_fd, shm_close};
 
 rgpu_transport *rgpu_shm_open(void *shared, size_t capacity, int side)
 {

@@ -16,6 +16,7 @@ typedef struct {
     int (*doze)(rgpu_transport *, int writing);
     /* Whether the other side sleeps and has to be rung for what was done since; asks once. */
     int (*ring)(rgpu_transport *);
+    int (*news)(const rgpu_transport *); /* whether there is something to read, from any thread; NULL: cannot tell */
     int (*busy)(rgpu_transport *); /* whether what was written still needs calls to leave */
     int (*fd)(rgpu_transport *); /* readable when there is news, or -1 */
     void (*close)(rgpu_transport *);

@@ -41,6 +41,9 @@ issue: Any = _extension("rgpu._rgpu_issue")
 #: a session's table and the loop over its commands (their twins: ``server.table`` and ``server.executor``)
 execute: Any = _extension("rgpu._rgpu_execute")
 
+#: what small messages are made of (its twins: ``session.session.PureSession`` and ``link.framing``)
+link: Any = _extension("rgpu._rgpu_link")
+
 MMAP_THRESHOLD = 1 << 30  # blocks up to this size come from the heap, whose pages are already there
 TRIM_THRESHOLD = 1 << 30  # so much free memory at the heap's end is kept
 
@@ -223,9 +226,10 @@ class Transport:
     """A stream of bytes to another process. No call waits; ConnectionError: the other broke the rules or is gone."""
 
     def __init__(self, lib: Any, ffi: Any, handle: Any, *keep: Any) -> None:
+        self._lib, self._ffi, self._handle, self._keep = lib, ffi, None, keep
         if handle == ffi.NULL:
             raise OSError("no transport")
-        self._lib, self._ffi, self._handle, self._keep = lib, ffi, handle, keep
+        self._handle = handle
 
     def read(self, place: memoryview) -> int:
         """Bytes taken; 0: there are none now."""
@@ -266,12 +270,20 @@ class Transport:
         """Give this end its peer (UCX)."""
         self._moved(self._lib.rgpu_ucx_connect(self._handle, address, tag))
 
+    @property
+    def pointer(self) -> int:
+        """Its address, for C code that is to use it."""
+        return int(self._ffi.cast("uintptr_t", self._handle))
+
     def close(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._lib.rgpu_transport_close(handle)
             for memory in self._keep:
                 self._ffi.release(memory)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Transports:

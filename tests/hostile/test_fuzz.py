@@ -8,6 +8,7 @@ for a night); one case again: ``python -m tests.hostile.test_fuzz commands 1234`
 import contextlib
 import os
 import random
+import socket
 import sys
 import time
 
@@ -15,7 +16,8 @@ import numpy as np
 import pytest
 
 from rgpu.errors import ProtocolError, RgpuError
-from rgpu.link.framing import Reader
+from rgpu.link.framing import PureReader, Reader
+from rgpu.link.tcp import SocketPipe
 from rgpu.server.backend_cpu import CpuBackend
 from rgpu.server.executor import Executor, Goodbye
 from rgpu.session.session import Session
@@ -205,10 +207,24 @@ def fuzz_frames(random_, state):
     else:
         numbers = [random_.choice((0, 1, 2, 3, 8, 64, 65, 2**16, 2**24, 2**31, 2**32 - 1)) for _ in range(6)]
         data = b"".join(number.to_bytes(4, "little") for number in numbers) + random_.randbytes(64)
-    reader = Reader(_Bytes(random_, data))
-    with contextlib.suppress(ConnectionError, RgpuError):
+    slowly = _heard(PureReader(_Bytes(random_, data)))
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(data)
+        there.shutdown(socket.SHUT_WR)
+        assert _heard(Reader(SocketPipe(here))) == slowly
+
+
+def _heard(reader):
+    """The messages until the end, and what it was."""
+    heard = []
+    try:
         for _ in range(300):
-            reader.read(None)
+            if (frames := reader.read(None)) is not None:
+                heard.append([bytes(frame) for frame in frames])
+    except (ConnectionError, RgpuError) as error:
+        return heard, type(error)
+    return heard, None
 
 
 FUZZERS = {"commands": fuzz_commands, "control": fuzz_control, "headers": fuzz_headers, "frames": fuzz_frames}

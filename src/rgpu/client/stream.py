@@ -25,6 +25,7 @@ from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
 from rgpu.errors import ForkError, ProtocolError, SessionLost
+from rgpu.link.base import PLACED
 from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import TABLE
@@ -295,10 +296,14 @@ class CommandStream(Queue):
             self._sinks.pop(reply, None)
 
     def _queue(self, command: tuple) -> None:
-        """Queue a command that waits by itself."""
+        """Queue a command that waits by itself: the caller sends it, and the ticker need not wake up for it."""
         with self.lock:
             self.gather()
-            self.add(command, failures.place_of(sys._getframe(1)))
+            armed, self.armed = self.armed, True
+            try:
+                self.add(command, failures.place_of(sys._getframe(1)))
+            finally:
+                self.armed = armed
 
     def _raise_unseen(self, wanted: Callable[[failures.Failure], bool]) -> None:
         """Raise the oldest wanted error of a command that nobody waited for."""
@@ -330,9 +335,11 @@ class CommandStream(Queue):
             if flush:
                 self.flush()
             while reply not in replies:
-                self._move_on(lambda: reply in replies)
+                self._move_on(lambda: reply in replies, pumped=True)
         except BaseException:
             self._abandoned.add(reply)
+            if self.unsent:
+                ticker.arm()
             raise
         answer = replies.pop(reply)
         if isinstance(answer, failures.Failure):
@@ -343,13 +350,13 @@ class CommandStream(Queue):
             self._raise_unseen(lambda failure: not failure.reply.handles)
         return answer
 
-    def _move_on(self, condition: Callable[[], bool]) -> None:
+    def _move_on(self, condition: Callable[[], bool], pumped: bool = False) -> None:
         """Wait a moment for the condition; raises what ended the session, or the user's Ctrl-C."""
         connection = self.connection
         with shield:
             try:
                 connection.wait_until(
-                    lambda: shield.noted is not None or condition(), time.monotonic() + _PATIENCE
+                    lambda: shield.noted is not None or condition(), time.monotonic() + _PATIENCE, pumped
                 )
             except BaseException as error:
                 if error is connection.failure:
@@ -411,7 +418,7 @@ class CommandStream(Queue):
         if end > len(flat):
             raise ProtocolError("the worker sent more data than was asked for")
         target = flat[reply.offset : end]
-        if len(chunk) and _address(chunk) != _address(target):  # else it was received in place
+        if len(chunk) < PLACED or _address(chunk) != _address(target):  # else it was received in place
             target[:] = chunk
         received[0] += len(chunk)
         if received[0] >= len(flat):

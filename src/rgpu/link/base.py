@@ -4,6 +4,8 @@ A message is a list of one or more frames (bytes or flat memoryviews of bytes). 
 not at all; messages of one connection arrive in order; a break may lose any number of the last ones.
 """
 
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -11,6 +13,8 @@ Frame = bytes | memoryview
 Sink = Callable[[list], memoryview | None]  # frames so far -> where the next one goes, or None
 
 COPY_BELOW = 64 << 10  # a frame of this size or more is sent without a copy
+give_way = getattr(os, "sched_yield", lambda: None)
+
 PLACED = 16 << 10  # a frame of this size or more is received where the sink says
 
 
@@ -38,6 +42,16 @@ class Link(ABC):
     def wait(self, timeout: float, unless: Callable[[], bool] | None = None) -> bool:
         """Wait until there is something to receive, an event, or ``wake``. False: time is up.
         ``unless`` is evaluated once a ``wake`` cannot be missed any more; true ends the wait."""
+
+    def look(self, seconds: float) -> bool:
+        """The same without sleeping and without hearing ``wake``. Others may use this core meanwhile: the
+        peer might be waiting for it."""
+        until = time.monotonic() + seconds
+        while not self.wait(0):
+            if time.monotonic() >= until:
+                return False
+            give_way()
+        return True
 
     @abstractmethod
     def wake(self) -> None:

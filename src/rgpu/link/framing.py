@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rgpu import _core
 from rgpu.errors import ProtocolError
 from rgpu.link.base import PLACED, Sink
 from rgpu.wire import limits
@@ -20,6 +21,7 @@ from rgpu.wire import limits
 FRAMES = 64  # of one message
 MESSAGE = 2 * limits.FRAME_BYTES  # bytes
 BUFFER = 256 << 10  # bytes taken in at once; a frame that is larger goes straight to its place
+SMALL = 16 << 10  # bytes of a message that leaves in one piece, copied together
 BACKLOG = 64 << 10  # bytes the pipe may still owe when the next message is taken
 
 _HEADS = [struct.Struct(f"<{n + 1}I") for n in range(FRAMES + 1)]
@@ -30,8 +32,27 @@ class Malformed(ConnectionError):
     """The peer sent what is no message: the connection has no use any more."""
 
 
-class Writer:
+class Outlet:
+    """The twin of the C core's."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._to = pipe
+
+    def give(self, frames: list) -> int:
+        """How many bytes of the message the pipe took, its head included."""
+        if len(frames) > FRAMES:
+            raise ValueError(f"a message of {len(frames)} frames")
+        sizes = [len(frame) for frame in frames]
+        head = _HEADS[len(frames)].pack(len(frames), *sizes)
+        if sum(sizes) < SMALL:
+            return self._to.write_one(b"".join((head, *frames)))
+        return self._to.write((head, *frames))
+
+
+class _Rest:
     """Puts messages into a pipe; keeps what the pipe did not take yet."""
+
+    give: Any  # an outlet's
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
@@ -42,23 +63,15 @@ class Writer:
         """False: the pipe is full, nothing was taken."""
         if self.backlog and not self.push() and self.backlog > BACKLOG:
             return False
-        count = len(frames)
         sizes = [len(frame) for frame in frames]
-        total = sum(sizes)
-        if count > FRAMES or total > MESSAGE:
-            raise ValueError(f"a message of {count} frames and {total} bytes")
-        head = _HEADS[count].pack(count, *sizes)
-        if self.backlog:
-            written = 0
-        elif total < BUFFER // 16:
-            whole = b"".join((head, *frames))
-            written = self._pipe.write_one(whole)
-            if written == len(whole):
-                return True
-            head, frames, total = whole, [], 0
-        else:
-            written = self._pipe.write((head, *frames))
-        self._keep((head, *frames), written, copy_below)
+        whole = 4 + 4 * len(sizes) + sum(sizes)
+        if whole > MESSAGE:
+            raise ValueError(f"a message of {whole} bytes")
+        written = 0 if self.backlog else self.give(frames)
+        if written < whole:
+            if len(sizes) > FRAMES:
+                raise ValueError(f"a message of {len(sizes)} frames")
+            self._keep((_HEADS[len(sizes)].pack(len(sizes), *sizes), *frames), written, copy_below)
         return True
 
     def sign(self) -> None:
@@ -95,45 +108,87 @@ class Writer:
         return True
 
 
-class Reader:
-    """Puts messages together from a pipe."""
+class PureWriter(_Rest, Outlet):
+    """Through any pipe."""
 
     def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
-        self._buffer = memoryview(bytearray(BUFFER))
-        self._low = self._high = 0  # where the bytes not looked at yet are
-        self._sizes: tuple[int, ...] | None = None  # of the message under way
-        self._frames: list = []
-        self._place: memoryview | None = None  # of the frame under way, when it is a large one
-        self._filled = 0
-        self._skipping = self._expected = 0  # bytes to pass over, because a frame does not fit its place
+        _Rest.__init__(self, pipe)
+        Outlet.__init__(self, pipe)
+
+
+class Inlet:
+    """The twin of the C core's: a buffer, of which the bytes from ``_low`` to ``_high`` are to be looked at."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._from = pipe
+        self._memory = bytearray(BUFFER)
+        self._low = self._high = 0
+        self._partial = False  # a message is under way
         self.fresh = False  # bytes have come since ``read`` found no whole message
         self.heard = True  # bytes have come; set False by who wants to know
         self.signs = 0  # of life
         self._emptied = False  # the pipe gave less than it was asked for
 
+    def take(self) -> Any:
+        """The next message, None, or NotImplemented: it is not a plain one. This twin knows none."""
+        return NotImplemented
+
+    def fill_buffer(self) -> bool:
+        """Take in what has come, without waiting. Whether anything has."""
+        memory = self._memory
+        if self._low == self._high:
+            self._low = self._high = 0
+        elif self._high == BUFFER:
+            left = memory[self._low :]
+            memory[: len(left)] = left
+            self._low, self._high = 0, len(left)
+        got = self._from.read_into(memoryview(memory)[self._high :])
+        if got:
+            self._high += got
+            self._emptied = self._high < BUFFER
+            self.fresh = self.heard = True
+        return got > 0
+
+
+class _Parts:
+    """Puts messages together from a pipe; an inlet beside it has the buffer, and the plain ones ready."""
+
+    take: Any
+    fill_buffer: Any
+    _memory: bytearray
+    _low: int
+    _high: int
+    _emptied: bool
+    fresh: bool
+    heard: bool
+    signs: int
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._buffer = memoryview(self._memory)
+        self._sizes: tuple[int, ...] | None = None  # of the message under way
+        self._frames: list = []
+        self._place: memoryview | None = None  # of the frame under way, when it is a large one
+        self._filled = 0
+        self._skipping = self._expected = 0  # bytes to pass over, because a frame does not fit its place
+
     def fill(self) -> bool:
         """Take in what has come, without waiting. Whether anything has."""
-        if self._place is not None:
-            got = self._pipe.read_into(self._place[self._filled :])
-            self._filled += got
-        else:
-            if self._low == self._high:
-                self._low = self._high = 0
-            elif self._high == BUFFER:
-                left = bytes(self._buffer[self._low : self._high])
-                self._buffer[: len(left)] = left
-                self._low, self._high = 0, len(left)
-            got = self._pipe.read_into(self._buffer[self._high :] if self._high else self._buffer)
-            self._high += got
+        if self._place is None:
+            return self.fill_buffer()
+        got = self._pipe.read_into(self._place[self._filled :])
+        self._filled += got
         if got:
-            self._emptied = self._place is None and self._high < BUFFER
+            self._emptied = False
             self.fresh = self.heard = True
-            return True
-        return False
+        return got > 0
 
     def read(self, sink: Sink | None) -> list | None:
         """The next whole message, or None; ``sink`` as in ``Link.recv``."""
+        frames = self.take()
+        return self._read(sink) if frames is NotImplemented else frames
+
+    def _read(self, sink: Sink | None) -> list | None:
         while True:
             frames = self._parse(sink)
             if frames is not None:
@@ -154,7 +209,7 @@ class Reader:
                 self._low = low + size
             elif not self._large_frame(size, sink):
                 return None
-        self._frames, self._sizes = [], None
+        self._frames, self._sizes, self._partial = [], None, False
         return frames
 
     def _begin(self) -> bool:
@@ -171,7 +226,7 @@ class Reader:
                 raise Malformed(f"a message of {sum(sizes)} bytes")
             self._low += head.size
             if count:
-                self._sizes = sizes
+                self._sizes, self._partial = sizes, True
                 return True
             self.signs += 1
         return False
@@ -211,5 +266,32 @@ class Reader:
         self._low += here
         self._skipping -= here
         if not self._skipping:
-            self._frames, self._sizes = [], None
+            self._frames, self._sizes, self._partial = [], None, False
             raise ProtocolError(f"a frame of {size} bytes came where {self._expected} were expected")
+
+
+class PureReader(_Parts, Inlet):  # type: ignore[misc]
+    """From any pipe."""
+
+    def __init__(self, pipe: Any) -> None:
+        Inlet.__init__(self, pipe)
+        _Parts.__init__(self, pipe)
+
+
+if not TYPE_CHECKING and _core.link is not None:
+
+    class Writer(_Rest, _core.link.Outlet):
+        """Through a pipe that the C core can use itself."""
+
+    class Reader(_Parts, _core.link.Inlet):
+        """From a pipe that the C core can use itself."""
+
+else:
+    Writer, Reader = PureWriter, PureReader
+
+
+def ends_of(pipe: Any) -> tuple[Any, Any]:
+    """What reads from a pipe, and what writes into it."""
+    if hasattr(pipe, "native"):
+        return Reader(pipe), Writer(pipe)
+    return PureReader(pipe), PureWriter(pipe)

@@ -39,7 +39,8 @@ class ShmPipe:
             raise OSError("the memory offered may change its size")
         self._memory = mmap.mmap(fd, size)
         self._stream = transports().shm(self._memory, CAPACITY, side)
-        self._ended = False
+        self.native = sock.fileno(), self._stream.pointer
+        self.ended = False
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -49,7 +50,7 @@ class ShmPipe:
         if got:
             self._ring()
             return got
-        if self._ended:
+        if self.ended:
             raise ConnectionError("the peer is gone")
         return 0
 
@@ -83,21 +84,18 @@ class ShmPipe:
         return False
 
     def before_sleep(self, writing: bool) -> bool:
-        return not self._ended and self._stream.doze(writing)
+        return not self.ended and self._stream.doze(writing)
 
     def awake(self) -> None:
         try:
-            self._ended |= not self.sock.recv(64)
+            self.ended |= not self.sock.recv(64)
         except BlockingIOError:
             pass
         except OSError:
-            self._ended = True
+            self.ended = True
 
     def close(self, linger: float) -> None:
-        self._stream.close()
-        with contextlib.suppress(BufferError):
-            self._memory.close()
-        self.sock.close()
+        self.sock.close()  # the memory goes with us: a thread may be looking at it at this moment
 
 
 class Shm:

@@ -19,7 +19,7 @@ from typing import Any
 
 from rgpu.errors import ForkError
 from rgpu.link.base import COPY_BELOW, Link
-from rgpu.link.framing import Reader, Writer
+from rgpu.link.framing import ends_of
 from rgpu.link.waker import Waker
 
 SILENCE = 1.5  # seconds without an answer after which the other end is gone
@@ -47,14 +47,15 @@ class StreamLink(Link):
         self._events: deque[str] = deque()
         self._look_at = 0.0  # when ``events`` looks for the end of the connection, and for another one
         self._closed = False
-        self._pid = os.getpid()
+        self._forked = False
         _links.add(self)
 
     # Connections
 
     def _adopt(self, pipe: Any) -> None:
         self._drop()
-        self._pipe, self._reader, self._writer = pipe, Reader(pipe), Writer(pipe)
+        self._pipe = pipe
+        self._reader, self._writer = ends_of(pipe)
         self._watched = selectors.EVENT_READ
         self._selector.register(pipe, self._watched)
         self._events.append("up")
@@ -77,7 +78,7 @@ class StreamLink(Link):
         self._reader.signs = 0
 
     def _check(self) -> None:
-        if self._pid != os.getpid():
+        if self._forked:
             raise ForkError("this process was forked from one that uses rgpu; use the 'spawn' start method")
 
     # Messages
@@ -162,6 +163,12 @@ class StreamLink(Link):
 
     # Waiting
 
+    def look(self, seconds):
+        reader, writer = self._reader, self._writer
+        if reader is None or writer is None or writer.backlog or not hasattr(reader, "look"):
+            return super().look(seconds)
+        return reader.fresh or bool(self._events) or self._closed or reader.look(seconds)
+
     def wait(self, timeout, unless=None) -> bool:
         if timeout <= 0:
             with self._lock:
@@ -231,8 +238,9 @@ class StreamLink(Link):
             return True
 
     def wake(self) -> None:
-        with self._lock:
-            self._waker.ring()
+        if self._waker.waiters:  # who begins to wait now looks at what has come first
+            with self._lock:
+                self._waker.ring()
 
     # Ending
 
@@ -313,7 +321,7 @@ def _after_fork() -> None:
     _pusher = _Pusher()
     for link in list(_links):
         link._lock = threading.RLock()
-        link._closed = True  # nothing of the parent's connection is touched from here
+        link._forked = link._closed = True  # nothing of the parent's connection is touched from here
     _links.clear()
 
 

@@ -24,6 +24,7 @@ class SocketPipe:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._send, self._recv_into = sock.send, sock.recv_into
+        self.native = sock.fileno(), 0
 
     def fileno(self) -> int:
         return self.sock.fileno()

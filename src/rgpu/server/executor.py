@@ -31,6 +31,10 @@ from rgpu.wire.functions import TABLE
 log = logging.getLogger("rgpu.worker")
 
 
+COPIED = 16 << 10  # bytes of an array below which a copy is sent: nobody has to wait for its arrival
+_T_DATA = ops.Data.tag
+
+
 class Goodbye(Exception):
     """The client ended the session."""
 
@@ -367,6 +371,9 @@ class Executor:
         if truth != expected:  # the client would wait for bytes that do not come, or misread them
             raise PredictionError(f"the client expected {expected}, the result is {truth}")
         host = self.backend.to_host(array, "F" if order else "C")
+        if host.nbytes < COPIED:
+            self.post([codec.pack((_T_DATA, reply_to, 0)), host.tobytes("A")])
+            return
         self._loop.lent = True
         data = memoryview(host.reshape(-1, order="A").view(np.uint8)) if host.size else memoryview(b"")
         for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
@@ -536,6 +543,14 @@ class Service:
         table = executor.table
         return {"memory_used": table.used, "resident": table.resident, "commands": executor.commands, "busy": share}
 
+    def _wait(self) -> None:
+        """For the next message, a while."""
+        connection, allowance, settle = self.connection, self.allowance, self.executor.backend.synchronize
+        if allowance.alert and (connection.pump() or allowance.idle(connection.wait, settle)):
+            return
+        connection.wait(0.25)
+        connection.pump()
+
     def run(self) -> str:
         """Serve to the end and return the reason: 'bye', 'expired' or an error text."""
         connection, allowance = self.connection, self.allowance
@@ -544,10 +559,7 @@ class Service:
             if frames is None:
                 if connection.failure is not None:
                     return str(connection.failure)
-                if not connection.pump():
-                    settle = self.executor.backend.synchronize
-                    if not (allowance.alert and allowance.idle(connection.wait, settle)):
-                        connection.wait(0.25)
+                self._wait()
                 continue
             if allowance.alert:
                 allowance.begin(lambda: connection.failure is not None)

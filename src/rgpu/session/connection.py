@@ -17,7 +17,7 @@ from typing import Any
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import Link, Sink
 from rgpu.session.session import Session
-from rgpu.session.spin import Spin, give_way
+from rgpu.session.spin import Spin
 
 RETRY = 0.001  # a link that would block is tried again after this
 FLUSH = 1.0  # how long close waits for the peer to have everything
@@ -198,23 +198,12 @@ class Connection:
         def news() -> bool:
             return self._arrivals != seen
 
-        began = clock()
-        deadline = began + timeout
-        if self._looked(link, min(began + self._spin.seconds(), deadline)):
-            self._spin.learn(clock() - began)
-            return True
+        began, spin = clock(), self._spin
+        patience = min(spin.seconds(), timeout)
         try:
-            return self._slept(deadline, news)
+            return (patience > 0 and link.look(patience)) or self._slept(began + timeout, news)
         finally:
-            self._spin.learn(clock() - began)
-
-    def _looked(self, link: Link, until: float) -> bool:
-        """Look without sleeping. Others may use this core meanwhile: the peer might be waiting for it."""
-        while self._clock() < until:
-            if link.wait(0):
-                return True
-            give_way()
-        return False
+            spin.learn(clock() - began)
 
     def _slept(self, deadline: float, news: Callable[[], bool]) -> bool:
         clock, link = self._clock, self.link
@@ -236,10 +225,15 @@ class Connection:
                 return True
         return True
 
-    def wait_until(self, condition: Callable[[], bool], deadline: float | None = None) -> bool:
-        """Pump until ``condition()`` holds; False at the deadline. Raises the failure."""
+    def wait_until(
+        self, condition: Callable[[], bool], deadline: float | None = None, pumped: bool = False
+    ) -> bool:
+        """Pump until ``condition()`` holds; False at the deadline. Raises the failure. ``pumped``: something
+        was just sent, and there is nothing to pump before a wait."""
         while True:
-            self.pump()
+            if not pumped:
+                self.pump()
+            pumped = False
             seen = self._arrivals
             if condition():
                 return True

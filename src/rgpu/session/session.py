@@ -7,13 +7,15 @@ their memory must not change before then.
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from rgpu import _core
 from rgpu.session.header import ACK, DATA, HEADER, MAGIC, PROBE, PROBE_ACK
 from rgpu.session.receiver import Receiver
 from rgpu.session.sender import Sender
 
 
-class Session:
+class PureSession:
     """One end of the conversation ``session_id`` in one ``epoch``. Both ends use the same windows."""
 
     def __init__(
@@ -189,3 +191,9 @@ class Session:
             f" received {sender.received}, done {sender.done}; delivered {receiver.expected},"
             f" executed {receiver.done}>"
         )
+
+
+if TYPE_CHECKING or _core.link is None:
+    Session = PureSession
+else:
+    Session = _core.link.Session  # csrc/link_session.c

@@ -12,8 +12,6 @@ _WEIGHT = 1 / 8  # of the latest wait in the average
 _TRIAL = 32  # every so many waits the other way is tried
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-give_way = getattr(os, "sched_yield", lambda: None)
-
 
 class Spin:
     """One for each thread or connection that waits; ``seconds`` before a wait, ``learn`` after it."""

@@ -1,9 +1,12 @@
 """The session alone: what leaves when, what is refused, what is repeated after a reconnect."""
 
+import contextlib
+import random
+
 import pytest
 
 from rgpu.session.header import ACK, DATA, HEADER, PROBE, PROBE_ACK
-from rgpu.session.session import Session
+from rgpu.session.session import PureSession, Session
 
 SID = b"0123456789abcdef"
 
@@ -15,10 +18,10 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def pair():
-    clock = Clock()
-    return clock, Session(SID, 3, clock=clock), Session(SID, 3, clock=clock)
+@pytest.fixture(params=sorted({Session, PureSession}, key=str), ids=lambda kind: kind.__module__)
+def pair(request):
+    clock, kind = Clock(), request.param
+    return clock, kind(SID, 3, clock=clock), kind(SID, 3, clock=clock)
 
 
 def kinds(messages):
@@ -149,3 +152,49 @@ def test_done_cannot_exceed_what_was_delivered(pair):
     b.receive(a.send([b"x"]))
     with pytest.raises(ValueError, match="2 done"):
         b.mark_done(2)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_twins_say_and_take_the_same(seed):
+    """Two ends whose messages are lost, doubled, late and damaged: at every step the C core's and Python's agree."""
+    choose, clock = random.Random(seed), Clock()
+    settings = {"clock": clock, "window_messages": choose.choice([1, 4, 64]), "window_bytes": 3000, "rto": 0.5}
+    ends = [[kind(SID, 3, **settings) for kind in (Session, PureSession)] for _ in range(2)]
+    flying = [[], []]
+
+    def both(end, act):
+        first, second = (act(session) for session in ends[end])
+        assert first == second
+        return first
+
+    for _ in range(400):
+        clock.now += choose.choice([0.0, 0.001, 0.02, 0.7])
+        end = choose.randrange(2)
+        what = choose.choice(["send", "send", "poll", "poll", "hear", "hear", "hear", "done", "link", "probe"])
+        if what == "send" and both(end, lambda s: s.can_send(900)):
+            frames, hold = [bytes(choose.randrange(900))] * choose.randrange(1, 3), choose.random() < 0.2
+            flying[1 - end].append(both(end, lambda s, f=frames, h=hold: s.send(f, hold=h)))
+        elif what == "poll":
+            flying[1 - end] += both(end, lambda s: s.outgoing(clock.now))
+        elif what == "hear" and flying[end]:
+            message = flying[end].pop(0 if choose.random() < 0.9 else -1)
+            if message is None or choose.random() < 0.1:
+                continue
+            if choose.random() < 0.05:
+                message = [message[0][:40] + choose.randbytes(8), *message[1:]]
+            for _ in range(choose.choice([1, 1, 1, 2])):
+                both(end, lambda s, m=message: s.expects(m[0]))
+                both(end, lambda s, m=message: s.receive(list(m)))
+        elif what == "done":
+            with contextlib.suppress(ValueError):
+                both(end, lambda s: s.mark_done() if not s.idle else None)
+        elif what == "link" and choose.random() < 0.3:
+            both(end, lambda s: s.link_down())
+            flying = [[], []]
+            for other in (0, 1):
+                both(other, lambda s: s.link_up())
+        elif what == "probe":
+            both(end, lambda s: s.probe())
+        for name in ("unacked", "unfinished", "progress", "counters", "idle", "refusal"):
+            both(end, lambda s, name=name: getattr(s, name))
+        both(end, lambda s: s.due())

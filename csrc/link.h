@@ -1,0 +1,22 @@
+/* What one small message costs, in C: the numbers of a session, and the frames of a stream.
+ *
+ * Session is the twin of rgpu.session.session.PureSession, whole. Inlet and Outlet are the plain case of a stream's
+ * reader and writer: a message that lies whole in the buffer, one that leaves whole; the rest is rgpu.link.framing's.
+ * Knows frames, never commands; waits nowhere but in Inlet.look, without the GIL, for as long as it is told. */
+#ifndef RGPU_LINK_H
+#define RGPU_LINK_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+#define TYPE(x) Py_TYPE((PyObject *)(x))
+
+extern PyType_Spec session_spec, inlet_spec, outlet_spec;
+
+double link_now(void);                        /* time.monotonic() */
+int64_t link_total(PyObject *frames);         /* bytes of a list of frames; -1 with an exception */
+extern PyObject *link_monotonic;              /* the clock that need not be called */
+
+#endif

@@ -1,0 +1,417 @@
+/* The plain case of a stream's reader and writer, and the module. What is not plain (a message in parts, a large frame,
+ * a pipe that is full) is for rgpu/link/framing.py, which owns the same buffer and says what is wrong. */
+#define _GNU_SOURCE
+#include "link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "rgpu_transport.h"
+
+#define FRAMES 64
+#define BUFFER (256 << 10)
+#define PLACED (16 << 10)
+#define SMALL (16 << 10) /* a message below this leaves in one piece, copied together */
+#define LOOKS 64         /* at shared memory, before another may use this core */
+
+/* Either a socket, or a transport with a socket for its bell. */
+typedef struct {
+    PyObject *object; /* keeps both alive */
+    int fd;
+    rgpu_transport *transport;
+} pipe_end;
+
+typedef struct {
+    PyObject_HEAD
+    pipe_end pipe;
+    PyObject *memory; /* a bytearray of BUFFER bytes that nobody resizes */
+    unsigned char *buffer;
+    Py_ssize_t low, high; /* where the bytes not looked at yet are */
+    long long signs;
+    char fresh, heard, emptied, partial;
+} Inlet;
+
+typedef struct {
+    PyObject_HEAD
+    pipe_end pipe;
+} Outlet;
+
+static PyObject *connection_error(const char *why)
+{
+    PyErr_SetString(PyExc_ConnectionError, why);
+    return NULL;
+}
+
+/* (pipe): its ``native`` is a file descriptor, and the address of a transport or 0. */
+static int take_pipe(pipe_end *end, PyObject *args)
+{
+    PyObject *object, *native;
+    unsigned long long transport;
+    if (!PyArg_ParseTuple(args, "O", &object) || !(native = PyObject_GetAttrString(object, "native")))
+        return -1;
+    int good = PyArg_ParseTuple(native, "iK", &end->fd, &transport);
+    Py_DECREF(native);
+    if (!good)
+        return -1;
+    end->transport = (rgpu_transport *)(uintptr_t)transport;
+    Py_INCREF(object);
+    end->object = object;
+    return 0;
+}
+
+static int ring(pipe_end *end)
+{
+    if (end->transport->ops->ring(end->transport) && send(end->fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
+        errno != EAGAIN && errno != EWOULDBLOCK) {
+        connection_error(strerror(errno));
+        return -1;
+    }
+    return 0;
+}
+
+static int ended(pipe_end *end)
+{
+    PyObject *said = PyObject_GetAttrString(end->object, "ended");
+    int is = said ? PyObject_IsTrue(said) : -1;
+    Py_XDECREF(said);
+    return is;
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+/* Bytes taken, 0: none now, -1 with an exception: the connection is over. */
+static int64_t take_in(Inlet *in, unsigned char *to, size_t size)
+{
+    pipe_end *end = &in->pipe;
+    int64_t got;
+    if (!end->transport) {
+        got = recv(end->fd, to, size, MSG_DONTWAIT);
+        if (got > 0)
+            return got;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+            return 0;
+        connection_error(got ? strerror(errno) : "the peer hung up");
+        return -1;
+    }
+    got = end->transport->ops->read(end->transport, to, size);
+    if (got > 0)
+        return ring(end) ? -1 : got;
+    int over = got < 0 ? 1 : ended(end);
+    if (over > 0)
+        connection_error(got < 0 ? "the peer broke the rules of the transport" : "the peer is gone");
+    return over ? -1 : 0;
+}
+
+static int64_t fill(Inlet *in)
+{
+    if (in->low == in->high)
+        in->low = in->high = 0;
+    else if (in->high == BUFFER) {
+        memmove(in->buffer, in->buffer + in->low, (size_t)(BUFFER - in->low));
+        in->high -= in->low;
+        in->low = 0;
+    }
+    int64_t got = in->high < BUFFER ? take_in(in, in->buffer + in->high, (size_t)(BUFFER - in->high)) : 0;
+    if (got > 0) {
+        in->high += got;
+        in->emptied = in->high < BUFFER;
+        in->fresh = in->heard = 1;
+    }
+    return got;
+}
+
+static PyObject *inlet_fill_buffer(Inlet *in, PyObject *Py_UNUSED(none))
+{
+    int64_t got = fill(in);
+    return got < 0 ? NULL : PyBool_FromLong(got > 0);
+}
+
+static uint32_t u32(const unsigned char *from)
+{
+    return from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+/* The message at ``low`` if it is plain and whole; NULL without an exception: it is not. */
+static PyObject *plain_message(Inlet *in, uint32_t count)
+{
+    const unsigned char *head = in->buffer + in->low;
+    size_t here = (size_t)(in->high - in->low), whole = 4 + 4 * (size_t)count;
+    if (count > FRAMES || here < whole)
+        return NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t size = u32(head + 4 + 4 * i);
+        if (size >= PLACED || here - whole < size)
+            return NULL;
+        whole += size;
+    }
+    PyObject *frames = PyList_New(count);
+    const unsigned char *from = head + 4 + 4 * (size_t)count;
+    for (uint32_t i = 0; frames && i < count; i++) {
+        uint32_t size = u32(head + 4 + 4 * i);
+        PyObject *frame = PyBytes_FromStringAndSize((const char *)from, size);
+        if (!frame || PyList_SetItem(frames, i, frame))
+            Py_CLEAR(frames);
+        from += size;
+    }
+    if (frames)
+        in->low += (Py_ssize_t)whole;
+    return frames;
+}
+
+/* The next message; None: there is none now; NotImplemented: what there is is not plain. */
+static PyObject *inlet_take(Inlet *in, PyObject *Py_UNUSED(none))
+{
+    while (!in->partial) {
+        if (in->high - in->low >= 4) {
+            uint32_t count = u32(in->buffer + in->low);
+            if (count) {
+                PyObject *frames = plain_message(in, count);
+                if (frames || PyErr_Occurred())
+                    return frames;
+                break;
+            }
+            in->low += 4;
+            in->signs++;
+            continue;
+        }
+        if (in->high != in->low)
+            break;
+        int64_t got = in->emptied ? 0 : fill(in); /* a look in vain costs as much as a message */
+        if (got < 0)
+            return NULL;
+        if (!got) {
+            in->fresh = in->emptied = 0;
+            Py_RETURN_NONE;
+        }
+    }
+    Py_RETURN_NOTIMPLEMENTED;
+}
+
+static int has_news(const pipe_end *end)
+{
+    if (end->transport)
+        return end->transport->ops->news(end->transport);
+    struct pollfd asked = {end->fd, POLLIN, 0};
+    return poll(&asked, 1, 0) != 0;
+}
+
+/* (seconds) -> whether there is something to read: looks for so long, and sleeps never. Others that want this core have
+ * it between two looks: the peer may be one of them. */
+static PyObject *inlet_look(Inlet *in, PyObject *seconds)
+{
+    double patience = PyFloat_AsDouble(seconds);
+    if (patience == -1 && PyErr_Occurred())
+        return NULL;
+    int found;
+    Py_BEGIN_ALLOW_THREADS
+    double until = link_now() + patience;
+    int looks = in->pipe.transport ? LOOKS : 0;
+    do {
+        found = has_news(&in->pipe);
+        for (int i = 0; !found && i < looks; i++)
+            found = has_news(&in->pipe);
+        if (!found)
+            sched_yield();
+    } while (!found && link_now() < until);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(found);
+}
+
+static PyObject *inlet_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
+{
+    Inlet *in = (Inlet *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!in)
+        return NULL;
+    in->memory = PyByteArray_FromStringAndSize(NULL, BUFFER);
+    if (!in->memory || take_pipe(&in->pipe, args)) {
+        Py_DECREF((PyObject *)in);
+        return NULL;
+    }
+    in->buffer = (unsigned char *)PyByteArray_AsString(in->memory);
+    in->heard = 1;
+    return (PyObject *)in;
+}
+
+static void inlet_dealloc(Inlet *in)
+{
+    PyTypeObject *type = TYPE(in);
+    Py_XDECREF(in->pipe.object);
+    Py_XDECREF(in->memory);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(in);
+    Py_DECREF(type);
+}
+
+static PyMethodDef inlet_methods[] = {
+    {"take", (PyCFunction)inlet_take, METH_NOARGS, "The next message, None, or NotImplemented: it is not a plain one."},
+    {"fill_buffer", (PyCFunction)inlet_fill_buffer, METH_NOARGS, "Take in what has come, without waiting; whether anything has."},
+    {"look", (PyCFunction)inlet_look, METH_O, "(seconds) -> whether there is something to read; looks for so long."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef inlet_members[] = {
+    {"_memory", T_OBJECT, offsetof(Inlet, memory), READONLY, NULL},
+    {"_low", T_PYSSIZET, offsetof(Inlet, low), 0, NULL},
+    {"_high", T_PYSSIZET, offsetof(Inlet, high), 0, NULL},
+    {"signs", T_LONGLONG, offsetof(Inlet, signs), 0, NULL},
+    {"fresh", T_BOOL, offsetof(Inlet, fresh), 0, NULL},
+    {"heard", T_BOOL, offsetof(Inlet, heard), 0, NULL},
+    {"_emptied", T_BOOL, offsetof(Inlet, emptied), 0, NULL},
+    {"_partial", T_BOOL, offsetof(Inlet, partial), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot inlet_slots[] = {
+    {Py_tp_new, inlet_new}, {Py_tp_dealloc, inlet_dealloc}, {Py_tp_methods, inlet_methods}, {Py_tp_members, inlet_members},
+    {0, NULL},
+};
+PyType_Spec inlet_spec = {"rgpu._rgpu_link.Inlet", sizeof(Inlet), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, inlet_slots};
+
+/* ---- writing ------------------------------------------------------------------------------- */
+
+/* Bytes given, or -1: errno says why. */
+static int64_t give_socket(int fd, struct iovec *parts, int count)
+{
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+    int64_t given = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (given < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        return 0;
+    return given;
+}
+
+static int64_t give_transport(pipe_end *end, const struct iovec *parts, int count)
+{
+    int64_t total = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t given = end->transport->ops->write(end->transport, parts[i].iov_base, parts[i].iov_len);
+        if (given < 0) {
+            errno = EPIPE;
+            return -1;
+        }
+        total += given;
+        if (end->transport->ops->ring(end->transport) && send(end->fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
+            errno != EAGAIN && errno != EWOULDBLOCK)
+            return -1;
+        if ((size_t)given < parts[i].iov_len)
+            break;
+    }
+    return total;
+}
+
+static int64_t give(pipe_end *end, struct iovec *parts, int count)
+{
+    return end->transport ? give_transport(end, parts, count) : give_socket(end->fd, parts, count);
+}
+
+static void store_u32(unsigned char *to, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = (unsigned char)(value >> 8 * i);
+}
+
+/* A small message leaves in one piece, a large one as it lies and without the GIL. */
+static int64_t give_message(pipe_end *end, const unsigned char *head, size_t length, const Py_buffer *frames, int count,
+                            size_t total)
+{
+    struct iovec parts[FRAMES + 1] = {{(void *)head, length}};
+    if (total < SMALL) {
+        unsigned char whole[SMALL + 4 + 4 * FRAMES], *to = whole;
+        memcpy(to, head, length);
+        to += length;
+        for (int i = 0; i < count; i++) {
+            memcpy(to, frames[i].buf, (size_t)frames[i].len);
+            to += frames[i].len;
+        }
+        parts[0] = (struct iovec){whole, (size_t)(to - whole)};
+        return give(end, parts, 1);
+    }
+    for (int i = 0; i < count; i++)
+        parts[i + 1] = (struct iovec){frames[i].buf, (size_t)frames[i].len};
+    int64_t given;
+    Py_BEGIN_ALLOW_THREADS
+    given = give(end, parts, count + 1);
+    Py_END_ALLOW_THREADS
+    return given;
+}
+
+/* (frames) -> bytes of the message, head included, that the pipe took. */
+static PyObject *outlet_give(Outlet *out, PyObject *frames)
+{
+    Py_ssize_t count = PyList_Size(frames);
+    Py_buffer views[FRAMES];
+    unsigned char head[4 + 4 * FRAMES];
+    size_t total = 0;
+    int held = 0;
+    if (count < 0)
+        return NULL;
+    for (; count <= FRAMES && held < count; held++) {
+        if (PyObject_GetBuffer(PyList_GetItem(frames, held), &views[held], PyBUF_SIMPLE))
+            break;
+        store_u32(head + 4 + 4 * held, (uint32_t)views[held].len);
+        total += (size_t)views[held].len;
+    }
+    int64_t given = -1;
+    if (held == count) {
+        store_u32(head, (uint32_t)count);
+        given = give_message(&out->pipe, head, 4 + 4 * (size_t)count, views, held, total);
+    }
+    int problem = errno;
+    while (held--)
+        PyBuffer_Release(&views[held]);
+    if (given >= 0)
+        return PyLong_FromLongLong(given);
+    if (!PyErr_Occurred())
+        count > FRAMES ? (void)PyErr_Format(PyExc_ValueError, "a message of %zd frames", count)
+                       : (void)connection_error(strerror(problem));
+    return NULL;
+}
+
+static PyObject *outlet_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
+{
+    Outlet *out = (Outlet *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (out && take_pipe(&out->pipe, args))
+        Py_CLEAR(out);
+    return (PyObject *)out;
+}
+
+static void outlet_dealloc(Outlet *out)
+{
+    PyTypeObject *type = TYPE(out);
+    Py_XDECREF(out->pipe.object);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(out);
+    Py_DECREF(type);
+}
+
+static PyMethodDef outlet_methods[] = {
+    {"give", (PyCFunction)outlet_give, METH_O, "(frames) -> how many bytes of the message the pipe took, its head included."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot outlet_slots[] = {
+    {Py_tp_new, outlet_new}, {Py_tp_dealloc, outlet_dealloc}, {Py_tp_methods, outlet_methods}, {0, NULL},
+};
+PyType_Spec outlet_spec = {"rgpu._rgpu_link.Outlet", sizeof(Outlet), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                           outlet_slots};
+
+/* ---- the module ---------------------------------------------------------------------------- */
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rgpu._rgpu_link", "Small messages in C; see rgpu._core.",
+                                        -1, NULL, NULL, NULL, NULL, NULL};
+
+static int add_type(PyObject *module, PyType_Spec *spec, const char *name)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    return type ? PyModule_AddObject(module, name, type) : -1;
+}
+
+PyMODINIT_FUNC PyInit__rgpu_link(void)
+{
+    PyObject *module = PyModule_Create(&definition), *time = PyImport_ImportModule("time");
+    link_monotonic = time ? PyObject_GetAttrString(time, "monotonic") : NULL;
+    Py_XDECREF(time);
+    if (!module || !link_monotonic || add_type(module, &session_spec, "Session") ||
+        add_type(module, &inlet_spec, "Inlet") || add_type(module, &outlet_spec, "Outlet")) {
+        Py_XDECREF(module);
+        return NULL;
+    }
+    return module;
+}
