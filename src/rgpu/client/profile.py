@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,7 +38,7 @@ class Line:
         self.operations: Counter[str] = Counter()
         self.sent = self.received = 0
         self.waits: Counter[tuple[str, str]] = Counter()  # (what was called, what it waited for)
-        self.waited: Counter[tuple[str, str]] = Counter()
+        self.waited: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def described(self) -> dict[str, Any]:
         waits = [
