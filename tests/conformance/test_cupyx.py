@@ -322,3 +322,17 @@ def test_signal_functions_that_scipy_no_longer_has():
     np.testing.assert_allclose(signal.qmf(cp.array([1.0, 2, 3])).get(), [3, -2, 1])
     placed = signal.place_poles(cp.array([[0.0, 1], [0, 0]]), cp.array([[0.0], [1]]), cp.array([-1.0, -2]))
     np.testing.assert_allclose(placed.gain_matrix.get(), [[2, 3]], rtol=1e-6)
+
+
+def test_arguments_by_cupys_places_and_names():
+    """SciPy takes some of them by name alone, or under another name."""
+    from scipy import linalg, signal
+
+    bands, desired = [0, 0.5, 0.6, 1], [1, 1, 0, 0]
+    found = cupyx.scipy.signal.firls(5, bands, desired, [1, 2], 2.0).get()
+    np.testing.assert_allclose(found, signal.firls(5, bands, desired, weight=[1, 2], fs=2.0))
+    found = cupyx.scipy.signal.windows.lanczos(5, False).get()
+    np.testing.assert_allclose(found, signal.windows.lanczos(5, sym=False))
+    np.testing.assert_allclose(cupyx.scipy.linalg.expm(a=cp.eye(2)).get(), linalg.expm(np.eye(2)))
+    with pytest.raises(TypeError, match="takes"):
+        cupyx.scipy.signal.firls(5, bands, desired, [1, 2], 2.0, 6, 7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import rgpu as cp
-from rgpu.cupyx import lapack, signal
+from rgpu.cupyx import cusolver, lapack, signal
 from rgpu.cupyx import linalg as linear
 from rgpu.cupyx.scipy.spatial import distance
 
@@ -109,6 +109,8 @@ def test_lapack_by_its_names():
     np.testing.assert_allclose((positive @ lapack.posv(positive, right)[..., None])[..., 0].get(), right.get())
     with pytest.raises(ValueError, match="NaN"):
         linear.cho_solve((positive, True), right * np.nan)
+    u, s, v = cusolver.gesvdj(positive)
+    np.testing.assert_allclose((u * s[:, None] @ v.swapaxes(1, 2)).get(), positive.get(), atol=1e-12)
     np.testing.assert_allclose(linear.sparse.lschol(positive[0], x).get(), np.linalg.solve(a @ a.T, x.get()))
 
 

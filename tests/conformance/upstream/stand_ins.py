@@ -146,7 +146,6 @@ VALUES: dict[str, Any] = {
     "cupy._core.internal.prod": math.prod,
     "cupy._util.PerformanceWarning": PerformanceWarning,
     "cupy.linalg._util.stacked_identity": _identities,
-    "cupyx.cusolver.check_availability": lambda name: True,  # every method of the solver counts as there
     "cupy.cublas.get_batched_gesv_limit": lambda: 2048,  # a limit of CuPy's own that nothing here has
     "cupy.cublas.set_batched_gesv_limit": lambda limit: None,
     "cupy._core._accelerator.get_routine_accelerators": list,
@@ -162,6 +161,8 @@ VALUES: dict[str, Any] = {
     # a hint of how precise matrix products must be, which no cpu device needs
     "cupy._core.get_compute_type": lambda dtype: 0,
     "cupy._core.set_compute_type": lambda dtype, compute_type: None,
+    "cupy._core._routines_linalg.get_compute_type": lambda dtype: 0,
+    "cupy._core._routines_linalg.set_compute_type": lambda dtype, compute_type: None,
     "cupy._util.ENABLE_SLICE_COPY": False,
     # a warp of a cpu device
     "cupy._core._get_warpsize": lambda: 32,

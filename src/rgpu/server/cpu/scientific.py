@@ -7,11 +7,13 @@ so that a worker that never needs it neither has nor pays for it.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from rgpu import surface
 from rgpu.server import objects, sparse
 from rgpu.wire.functions import TABLE
 
@@ -26,26 +28,54 @@ _ELSEWHERE = {
 
 
 class _Lazy:
-    """A SciPy function that is found when it is first called."""
+    """A SciPy function that is found when it is first called. It takes its arguments as CuPy does: some that SciPy
+    wants by name are given by position there, and some have another name."""
 
     def __init__(self, name: str) -> None:
-        self.name = _ELSEWHERE.get(name, name)
+        self.declared, self.name = name, _ELSEWHERE.get(name, name)
         self.function: Callable[..., Any] | None = None
+        self.by_place: list[str] = []  # SciPy's names of what it takes by position; none if it cannot tell
+        self.names: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = self.function
-        if function is None:
-            module, _, name = self.name.rpartition(".")
-            try:
-                found = importlib.import_module(f"scipy.{module}")
-            except ImportError:
-                raise NotImplementedError(
-                    f"cupyx.scipy.{self.name} needs SciPy on the server: pip install 'rgpu[cpu]'"
-                ) from None
-            function = self.function = getattr(found, name, None)
-            if function is None:
-                raise NotImplementedError(f"this server's SciPy has no scipy.{self.name}")
+        function = self.function or self._found()
+        if self.names and (len(args) > len(self.by_place) or not self.names.issuperset(kwargs)):
+            args, kwargs = self._renamed(args, kwargs)
         return function(*args, **kwargs)
+
+    def _found(self) -> Callable[..., Any]:
+        module, _, name = self.name.rpartition(".")
+        try:
+            found = importlib.import_module(f"scipy.{module}")
+        except ImportError:
+            raise NotImplementedError(
+                f"cupyx.scipy.{self.name} needs SciPy on the server: pip install 'rgpu[cpu]'"
+            ) from None
+        function = getattr(found, name, None)
+        if function is None:
+            raise NotImplementedError(f"this server's SciPy has no scipy.{self.name}")
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:  # in C
+            parameters = {}.values()
+        if all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+            self.by_place = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+            self.names = {p.name for p in parameters}
+        self.function = function
+        return function
+
+    def _renamed(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments by SciPy's names; None for a parameter that it does not have is left out."""
+        module, _, name = self.declared.rpartition(".")
+        signature = surface.signature(_PREFIX + module, name)
+        theirs = list(signature.parameters) if signature else []
+        count = len(self.by_place)
+        named = {**dict(zip(theirs[count:], args[count:])), **kwargs}
+        for cupys, scipys in zip(theirs, self.by_place):
+            if cupys in named and cupys not in self.names:
+                named[scipys] = named.pop(cupys)
+        beyond = args[max(count, len(theirs)) :]  # too many for CuPy as well: SciPy says so
+        return (*args[:count], *beyond), {key: x for key, x in named.items() if x is not None or key in self.names}
 
 
 def _sph_harm(m: Any, n: Any, theta: Any, phi: Any) -> Any:
