@@ -55,8 +55,9 @@ def test_programs_find_all_servers_and_their_devices(etcd):
         client = Etcd(etcd.url)
         about = client.read(directory.SERVERS)[directory.SERVERS + one.address]
         client.close()
-        assert about["labels"] == {"zone": "a"} and about["name"] == "registered"
-        assert [device["kind"] for device in about["devices"]] == ["cpu"] and about["devices"][0]["memory_total"] > 0
+        (device,) = about["devices"]
+        assert device["labels"] == {"zone": "a"} and about["name"] == "registered"
+        assert device["kind"] == "cpu" and device["memory_lendable"] == device["memory_total"] > 0
 
 
 def test_rgpu_run_leases_from_a_registered_server_and_tools_show_it(etcd):

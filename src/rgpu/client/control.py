@@ -112,9 +112,12 @@ class DaemonClient:
             raise AuthenticationError(f"rgpu server {self.address} and its worker are not protected alike")
         return replace(Lease(*answer), token=self.token and replace(self.token, server_key=answer.key))
 
-    def request(self, terms: Terms, *, ticket: bytes = b"", wait: float = 0.0) -> Any:
+    def request(
+        self, terms: Terms, *, ticket: bytes = b"", wait: float = 0.0, promised: bytes = b"", revision: int = 0
+    ) -> Any:
         """A lease on several devices (``Leased``), or a place in the queue (``Queued``) with whose ticket to ask
-        again, often. Raises NoSuchDevice, QuotaExceeded, or ServerBusy when ``wait`` is over."""
+        again, often. ``promised``: the lease that the registry granted at a ``revision``. Raises NoSuchDevice,
+        QuotaExceeded, LeaseEnded for a promise that is over, or ServerBusy when ``wait`` is over."""
         return self._ask(
             control.Request,
             (control.Leased, control.Queued),
@@ -130,6 +133,8 @@ class DaemonClient:
             wait,
             [str(f) for f in terms.filters],
             terms.placement,
+            promised,
+            revision,
             *_who_we_are(),
         )
 
@@ -163,6 +168,10 @@ class DaemonClient:
 
     def close(self) -> None:
         self._link.close()
+
+    def abandon(self) -> None:
+        """Close without waiting for a thread that asks something just now; it sees to itself."""
+        self._link.abort()
 
     def _ask(self, request: type, expected: Any, *fields: Any, timeout: float | None = None) -> Any:
         body = pack(request.encode(*fields))

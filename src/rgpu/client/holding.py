@@ -13,12 +13,20 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from rgpu import registry
-from rgpu.client.control import DaemonClient
+from rgpu import registry, tokens
+from rgpu.client.control import DaemonClient, user_name
 from rgpu.config import Address, ClientConfig, parse_address, parse_bytes, parse_share
-from rgpu.errors import ConfigError, LeaseEnded, NoSuchDevice, RgpuError, ServerBusy, ServerUnavailable
+from rgpu.errors import (
+    ConfigError,
+    LeaseEnded,
+    NoSuchDevice,
+    QuotaExceeded,
+    RgpuError,
+    ServerBusy,
+    ServerUnavailable,
+)
 from rgpu.leases.filters import parse_filters
 from rgpu.leases.placement import Room, candidates, choose
 from rgpu.leases.terms import Terms
@@ -26,6 +34,11 @@ from rgpu.wire import control
 
 ASK_SECONDS = 0.3  # between two questions for the place in the queue
 ATTEMPTS = 3  # to get devices that were free when they were looked at
+CLAIM_ATTEMPTS = 20  # to get from its servers what the registry granted; each one that is dead costs one
+PASSING = (ServerUnavailable, ServerBusy, LeaseEnded)  # another server may do, or the same one a moment later
+SLOW_SECONDS = 2.0  # that servers of a registry have to answer when one has
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,10 +91,53 @@ def terms_of(settings: ClientConfig, seconds: float = 0.0) -> Terms | None:
 
 def hello_all(daemons: Sequence[DaemonClient]) -> list[Any]:
     """Ask every daemon at the same time: it costs one round trip, not one a server. Raises the first failure."""
-    if len(daemons) < 2:
-        return [daemon.hello() for daemon in daemons]
-    with ThreadPoolExecutor(min(32, len(daemons))) as threads:
-        return list(threads.map(lambda daemon: daemon.hello(), daemons))
+    return at_once(lambda daemon: daemon.hello(), daemons)
+
+
+def at_once(ask: Callable[[T], Any], whom: Sequence[T]) -> list[Any]:
+    """The answers of all, each asked in a thread of its own. Raises the first failure."""
+    if len(whom) < 2:
+        return [ask(one) for one in whom]
+    with ThreadPoolExecutor(min(32, len(whom))) as threads:
+        return list(threads.map(ask, whom))
+
+
+def hello_those_there(daemons: Sequence[DaemonClient], told: Callable[[str], None]) -> list[tuple[DaemonClient, Any]]:
+    """The servers that answer, with their answers: one of those that a registry names may have ended just now. When
+    one has answered, the others have ``SLOW_SECONDS``. Raises the first failure when none answers."""
+    answers: list[Any] = [None] * len(daemons)
+    first, done = threading.Event(), threading.Semaphore(0)
+
+    def ask(number: int) -> None:
+        try:
+            answers[number] = daemons[number].hello()
+            first.set()
+        except RgpuError as error:
+            answers[number] = error
+        finally:
+            done.release()
+
+    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(len(daemons))]
+    for thread in threads:
+        thread.start()
+    left = len(daemons)
+    while left:
+        # Nobody is waited for longer than the time limit of its client, and after the first answer not for so long.
+        if done.acquire(timeout=SLOW_SECONDS if first.is_set() else 0.1):
+            left -= 1
+        elif first.is_set():
+            break
+    there = []
+    for daemon, answer in zip(daemons, list(answers)):
+        if isinstance(answer, RgpuError) and not isinstance(answer, ServerUnavailable):
+            raise answer
+        if answer is None or isinstance(answer, RgpuError):
+            told(f"left out: {answer or f'rgpu server {daemon.address} did not answer within {SLOW_SECONDS:g} s'}")
+        else:
+            there.append((daemon, answer))
+    if not there:
+        raise next(answer for answer in answers if answer is not None)
+    return there
 
 
 def visible(entries: Sequence[str] | None, infos: Sequence[dict]) -> list[int]:
@@ -157,6 +213,85 @@ def acquire(
     raise AssertionError("not reached")
 
 
+def lend(
+    settings: ClientConfig, terms: Terms, told: Callable[[str], None] = lambda text: None
+) -> tuple[list[Part], list[DaemonClient]]:
+    """Leases for ``terms`` on servers of the registry, granted there and claimed at each; clients of these servers.
+
+    ``told`` hears of the place in the queue, and of servers that are passed over because they do not answer. Raises
+    NoSuchDevice, QuotaExceeded, ServerBusy, or ServerUnavailable when none of the servers that are left will do.
+    """
+    from rgpu.registry import grants  # what it needs costs commands time that use none
+
+    def shown(servers: Sequence[Any]) -> Sequence[int] | None:
+        registry.known(tuple(parse_address(server.address) for server in servers), settings.registry)
+        every = [facts for server in servers for facts in server.facts]
+        return None if settings.visible_devices is None else visible(settings.visible_devices, every)
+
+    deadline = time.monotonic() + settings.wait_for
+    asker = grants.Asker(settings.registry, _user(), timeout=settings.connect_timeout, told=told, shown=shown)
+    try:
+        for attempt in range(CLAIM_ATTEMPTS):
+            grant = asker.get(terms, deadline)
+            failures, claimed = _claim(grant, terms, settings.connect_timeout)
+            if not failures:
+                return claimed
+            _undo(asker, grant, claimed)
+            for address, error in failures.items():
+                if not isinstance(error, PASSING) or isinstance(error, QuotaExceeded) or attempt == CLAIM_ATTEMPTS - 1:
+                    raise error
+                if isinstance(error, ServerUnavailable):
+                    asker.skip(address)
+                    told(f"passed over: {error}")
+                else:
+                    time.sleep(0.02 * attempt)  # what is free there is about to be said in the registry
+    finally:
+        asker.close()
+    raise AssertionError("not reached")
+
+
+def _claim(grant: Any, terms: Terms, timeout: float) -> tuple[dict[str, RgpuError], tuple[list[Part], list]]:
+    """Ask every server of a grant for its part, all at once: who refused and why, and what was got."""
+    wanted = grant.by_server()
+    daemons = [DaemonClient(parse_address(address), timeout) for address in wanted]
+
+    def ask(daemon: DaemonClient) -> Any:
+        address = str(daemon.address)
+        try:
+            promised = grant.lease(address)
+            return daemon.request(terms.on(wanted[address]), promised=promised, revision=grant.revision)
+        except RgpuError as error:
+            return error
+
+    failures: dict[str, RgpuError] = {}
+    parts, used = [], []
+    for daemon, answer in zip(daemons, at_once(ask, daemons)):
+        if isinstance(answer, RgpuError):
+            failures[str(daemon.address)] = answer
+            daemon.close()
+        else:
+            parts.append(Part(daemon.address, answer.lease, wanted[str(daemon.address)], answer.renew))
+            used.append(daemon)
+    return failures, (parts, used)
+
+
+def _undo(asker: Any, grant: Any, claimed: tuple[list[Part], list[DaemonClient]]) -> None:
+    """All or none: what was got is given back, and the rest of the grant taken out of the books."""
+    for part, daemon in zip(*claimed):
+        with contextlib.suppress(RgpuError):
+            daemon.give_back(part.lease)
+        daemon.close()
+    got = {str(part.address) for part in claimed[0]}
+    with contextlib.suppress(RgpuError):  # it ends there by itself
+        asker.withdraw(grant, [address for address in grant.by_server() if address not in got])
+
+
+def _user() -> str:
+    """Who asks the registry: whom the servers will find us to be."""
+    found = tokens.found()
+    return found[0].user if found else user_name()
+
+
 def _empty(room: Room) -> Room:
     return Room(room.server, room.memory_total, room.lendable or room.memory_total, 1.0, room.sessions,
                 room.utilization, True, room.facts, room.lendable)  # fmt: skip
@@ -210,21 +345,22 @@ class Holder:
         self._name = name
         self._leases: dict[bytes, tuple[DaemonClient, float]] = {}
         self._said: dict[bytes, str] = {}
-        self._over = threading.Event()
+        self._over, self._added = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, daemon: DaemonClient, lease: bytes, every: float) -> None:
         self._leases[lease] = (daemon, every)
+        self._added.set()  # a first word at once: until then a server waits longer for us, were we to be killed
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rgpu-holder", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
-        while True:
+        while not self._over.is_set():
+            self._added.clear()
             for lease, (daemon, _) in list(self._leases.items()):
                 self.renew(daemon, lease)
-            if self._over.wait(min((every for _, every in list(self._leases.values())), default=1.0)):
-                return
+            self._added.wait(min((every for _, every in list(self._leases.values())), default=1.0))
 
     def renew(self, daemon: DaemonClient, lease: bytes) -> None:
         """Once; a lease that is over is renewed no more."""
@@ -244,6 +380,7 @@ class Holder:
 
     def close(self, give_back: bool = False) -> None:
         self._over.set()
+        self._added.set()
         if self._thread is not None:
             self._thread.join(2.0)
         for lease, (daemon, _) in list(self._leases.items()):

@@ -22,7 +22,17 @@ from rgpu import _core, config, link, registry
 from rgpu.client import profile
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
-from rgpu.client.holding import Holder, Part, acquire, hello_all, parse_part, terms_of, visible
+from rgpu.client.holding import (
+    Holder,
+    Part,
+    acquire,
+    hello_all,
+    hello_those_there,
+    lend,
+    parse_part,
+    terms_of,
+    visible,
+)
 from rgpu.client.stats import Counters
 from rgpu.client.stream import CommandStream, forked
 from rgpu.errors import (
@@ -179,21 +189,22 @@ class Pool:
         """The devices of the servers, or of the lease that the settings name or ask for."""
         settings = self.settings
         held = [parse_part(text) for text in settings.lease]
-        named = tuple(dict.fromkeys(part.address for part in held)) or registry.servers(settings)
-        for address in named or (config.LOCAL,):
-            self._add(address)
-        for welcome, daemon in zip(hello_all(self.daemons), self.daemons):
+        terms = None if held else terms_of(settings)
+        if terms is not None and registry.used(settings):
+            held, self.daemons = lend(settings, terms, _say)
+            self._keep(held)
+        else:
+            named = tuple(dict.fromkeys(part.address for part in held)) or registry.servers(settings)
+            for address in named or (config.LOCAL,):
+                self._add(address)
+        for welcome, daemon in zip(self._hello(some_may_be_gone=registry.used(settings) and not held), self.daemons):
             daemon.name = welcome.name
             for info in welcome.devices:
                 self.devices.append(Device(len(self.devices), daemon, info, settings))
-        terms = None if held else terms_of(settings)
-        if terms is not None:
+        if terms is not None and not held:
             told = _say if settings.wait_for else lambda text: None
             held = acquire(self.daemons, terms, wait=settings.wait_for, show=settings.visible_devices, told=told)
-            for part in held:
-                if part.renew:
-                    self.holder.add(self._daemon(part.address), part.lease, part.renew)
-            self.leases = held
+            self._keep(held)
         if held:
             self._number([self._leased(part, index) for part in held for index in part.devices])
         if settings.visible_devices is not None and terms is None:
@@ -201,6 +212,24 @@ class Pool:
             self._number([self.devices[position] for position in shown])
         for device in self.devices:
             device.holder = self.holder
+
+    def _hello(self, some_may_be_gone: bool) -> list[Any]:
+        """What the servers say; those of a registry that do not answer are left out."""
+        if not some_may_be_gone:
+            return hello_all(self.daemons)
+        there = hello_those_there(self.daemons, _say)
+        for daemon in self.daemons:
+            if all(daemon is not one for one, _ in there):
+                daemon.abandon()
+        self.daemons = [daemon for daemon, _ in there]
+        return [welcome for _, welcome in there]
+
+    def _keep(self, held: list[Part]) -> None:
+        """Leases that are this pool's: renewed while it lives, given back at its end."""
+        self.leases = held
+        for part in held:
+            if part.renew:
+                self.holder.add(self._daemon(part.address), part.lease, part.renew)
 
     def _add(self, address: Any) -> None:
         if address == config.LOCAL:

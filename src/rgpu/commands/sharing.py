@@ -56,7 +56,7 @@ def hold(options: argparse.Namespace, seconds: float = 0.0) -> tuple[list, dict[
     """Leases for what the options ask for, and the environment that gives them to a program: with servers in the
     pool the leases are got here; a pool of this machine alone is made by the program, which gets the wishes."""
     from rgpu import config, registry
-    from rgpu.client.holding import acquire, daemons_of, terms_of
+    from rgpu.client.holding import acquire, daemons_of, lend, terms_of
     from rgpu.errors import ConfigError
 
     wishes = asked(options)
@@ -68,6 +68,11 @@ def hold(options: argparse.Namespace, seconds: float = 0.0) -> tuple[list, dict[
     terms = terms_of(settings, seconds)
     if terms is None:
         return [], {}
+    if registry.used(settings):
+        parts, daemons = lend(settings, terms, lambda text: print(f"rgpu: {text}", file=sys.stderr, flush=True))
+        for daemon in daemons:
+            daemon.close()
+        return parts, _variables(parts)
     if config.LOCAL in (registry.servers(settings) or (config.LOCAL,)):
         if seconds:
             raise ConfigError("devices of this machine alone cannot be held over runs: start an rgpu-server for them")
@@ -81,9 +86,13 @@ def hold(options: argparse.Namespace, seconds: float = 0.0) -> tuple[list, dict[
     finally:
         for daemon in daemons:
             daemon.close()
-    # The numbers of the lease are the program's: what was visible before has been heeded.
+    return parts, _variables(parts)
+
+
+def _variables(parts: list) -> dict[str, str]:
+    """What gives leases to a program. Their numbers are the program's: what was visible before has been heeded."""
     wanted = {f"RGPU_{name.upper()}": "" for name in SETTINGS.values()}
-    return parts, wanted | {"RGPU_LEASE": ",".join(map(str, parts)), "RGPU_VISIBLE_DEVICES": ""}
+    return wanted | {"RGPU_LEASE": ",".join(map(str, parts)), "RGPU_VISIBLE_DEVICES": ""}
 
 
 def _fewer(settings: Any, wishes: Mapping[str, Any]) -> dict[str, str]:

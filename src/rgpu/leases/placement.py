@@ -5,6 +5,7 @@ Works on what is known of the devices, whether they are one server's or a whole 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,8 +69,8 @@ def candidates(rooms: Sequence[Room], terms: Terms) -> list[int]:
     return able
 
 
-def choose(rooms: Sequence[Room], terms: Terms) -> list[int]:
-    """The positions of the devices to lease, in order.
+def choose(rooms: Sequence[Room], terms: Terms, ties: Sequence[float] = ()) -> list[int]:
+    """The positions of the devices to lease, in order; ``ties`` decide between devices that are equally good.
 
     Raises NoSuchDevice when they can never be given, ServerBusy when they cannot be given now.
     """
@@ -87,9 +88,10 @@ def choose(rooms: Sequence[Room], terms: Terms) -> list[int]:
 
     def load(position: int) -> tuple:
         room = rooms[position]
-        return (sign * room.sessions, sign * room.utilization, -sign * room.memory_free, position)
+        tie = ties[position] if ties else 0.0
+        return (sign * room.sessions, sign * room.utilization, -sign * room.memory_free, tie, position)
 
-    return sorted(sorted(free, key=load)[: terms.count])
+    return sorted(heapq.nsmallest(terms.count, free, key=load))
 
 
 def _why_full(rooms: Sequence[Room], able: list[int], terms: Terms, free: int) -> str:

@@ -7,11 +7,13 @@ same devices, so large requests do not starve. Pure; the clock is the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+SMALL = 1 / 64  # what a device counts for its user who asked for no share of it
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,13 @@ class Waiting:
     user: str
     order: int
     item: Any = None
+
+
+def worth(parts: Mapping[int, int], totals: Sequence[int], compute: float) -> float:
+    """The devices' worth of a lease: of each part, the larger of memory and compute."""
+    return sum(
+        max(memory / max(1, totals[device]), compute, SMALL) for device, memory in parts.items() if device < len(totals)
+    )
 
 
 def in_order(waiting: Iterable[Waiting], held: Mapping[str, float], weight: Callable[[str], float]) -> list[Waiting]:

@@ -6,6 +6,7 @@ Values only; how texts become values is said in ``config`` and ``filters``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rgpu.config import Quota
@@ -46,6 +47,10 @@ class Terms:
     def on(self, devices: tuple[int, ...]) -> Terms:
         """The same for exactly these devices."""
         return replace(self, devices=devices, count=len(devices), filters=(), placement="spread")
+
+    def among(self, positions: Sequence[int]) -> Terms:
+        """The same, of these devices only."""
+        return replace(self, devices=tuple(positions))
 
     def __str__(self) -> str:
         parts = [f"{self.count} device{'s' if self.count != 1 else ''}"]

@@ -1,7 +1,8 @@
 """Which servers there are: named in a setting, registered in etcd, or named by tokens; and how a server registers.
 
-``etcd`` speaks to it, ``directory`` says what stands where. Read when a pool is built and never again: nothing that
-runs may depend on the registry. What is not here: leases; each server stays the authority over its own devices.
+``etcd`` speaks to it, ``mirror`` watches it, ``directory`` says what stands where, ``grants`` gets devices of several
+servers at once. Used when a pool is built and never again: nothing that runs may depend on the registry, and each
+server stays the authority over its own devices.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ def servers(settings: ClientConfig) -> tuple[Address | str, ...]:
     if settings.registry:
         from rgpu.registry import directory  # what it needs costs commands time that use none
 
-        return _known(directory.servers(settings.registry, settings.connect_timeout), settings.registry)
+        return known(directory.servers(settings.registry, settings.connect_timeout), settings.registry)
     return tokens.servers()
 
 
-def _known(found: tuple[Address, ...], url: str) -> tuple[Address, ...]:
+def used(settings: ClientConfig) -> bool:
+    """Whether the servers come from the registry: some may have ended just now, and leases are granted there."""
+    return bool(settings.registry and not settings.servers)
+
+
+def known(found: tuple[Address, ...], url: str) -> tuple[Address, ...]:
     """Whoever has tokens never talks openly with a server because somebody wrote its address into etcd."""
     strangers = [str(address) for address in found if tokens.find(address) is None] if tokens.found() else []
     if strangers:

@@ -86,6 +86,14 @@ class Broker:
             return request.lease
         return self._place(ticket)
 
+    def claim(self, client: Client, terms: Terms, lease: bytes) -> Lease:
+        """A lease that the registry granted on the devices that ``terms`` names, if they are free here as well."""
+        self._refuse_if_draining()
+        if over := self._over_quota(client.user, terms):
+            raise QuotaExceeded(over)
+        devices = choose(self.rooms(), terms.on(terms.devices))
+        return self.book.grant(client, devices, terms, id=lease)
+
     def admit(self, client: Client, device: int | None) -> Lease:
         """A lease of its own for one session that asked for no share: it draws from what is left."""
         self._refuse_if_draining()

@@ -6,9 +6,9 @@ array data and no client code pass through here, and nothing here may block.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import platform
 import signal
 import time
 from collections import deque
@@ -30,13 +30,16 @@ from rgpu.errors import (
 from rgpu.leases.filters import parse_filter
 from rgpu.leases.terms import Client, Quotas, Terms
 from rgpu.link.control import ControlServer
+from rgpu.registry.directory import Registration
 from rgpu.server.access import Access
 from rgpu.server.broker import Broker, Place
 from rgpu.server.confine import Quarters
 from rgpu.server.device import Device
 from rgpu.server.keys import KeyRing, Person, key_id
 from rgpu.server.lease import Lease, LeaseBook, Session
+from rgpu.server.promises import Promises
 from rgpu.server.sharing import Sharing
+from rgpu.server.showing import Showing, facts_of
 from rgpu.server.telemetry import Inventory, threads_per_device
 from rgpu.server.workers import WORKER_COMMAND, Worker, WorkerPool
 from rgpu.web import Board
@@ -62,9 +65,6 @@ _REASONS: tuple[tuple[type[RgpuError], str], ...] = (
     (ServerBusy, "full"),
     (LeaseEnded, "no-lease"),
 )
-
-
-_NOBODY = {"user": "-", "host": "-", "pid": 0, "program": "-"}  # somebody else, whom this person may not see
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Daemon:
         self._leases = LeaseBook(time.monotonic, totals, factor=config.oversubscribe, grace=config.grace)
         self._broker = Broker(
             self._leases,
-            [self._facts(device) for device in self.devices],
+            [facts_of(device, config) for device in self.devices],
             lambda index: self._inventory.read(self.devices[index], self._leases.sessions_on(index)).utilization,
             Quotas({quota.user: quota for quota in config.quotas}),
             config.sessions,
@@ -107,11 +107,9 @@ class Daemon:
         )
         self._sharing = Sharing(self._leases, self._broker, [d.kind for d in self.devices], self._tell_worker)
         self._waiting: deque[_Waiting] = deque()
-        self._started = time.time()
         self._stopping = ""
         self._board, self._shown = board, 0.0
         self._host = host.facts()  # some of it takes a while to find out
-        self.page = ""  # the address of the web page, where there is one
         self._access = Access(ring)
         self._look_at = 0.0  # when rights are looked at next
         self._server = ControlServer(Address(config.bind, config.port).uri, ring and ring.server_keys)
@@ -131,6 +129,8 @@ class Daemon:
             threads=threads_per_device(inventory.cpus),
             command=worker_command,
         )
+        self._shows = Showing(self.devices, config, inventory, self._leases, self._broker, self._access, self._pool)
+        self._promises: Promises | None = None
         self._answers = {
             control.Hello.Record: self._hello,
             control.Attach.Record: self._attach,
@@ -155,6 +155,8 @@ class Daemon:
         }
         wakeup_before = signal.set_wakeup_fd(waker)
         self._server.watch(wake, lambda: os.read(wake, 64))
+        if self._promises is not None:
+            self._promises.start(lambda: _poke(waker))
         try:
             while not self._stopping:
                 self._server.step(self._tick(), self._on_request)
@@ -166,6 +168,19 @@ class Daemon:
                 signal.signal(number, handler)
             os.close(wake)
             os.close(waker)
+
+    def register(self, registration: Registration) -> None:
+        """Be found in a registry, and lend what it grants, from ``run`` on."""
+        self._promises = Promises(registration, self._leases, self._broker)
+
+    @property
+    def page(self) -> str:
+        """The address of the web page, where there is one."""
+        return self._shows.page
+
+    @page.setter
+    def page(self, url: str) -> None:
+        self._shows.page = url
 
     @property
     def protected(self) -> bool:
@@ -179,6 +194,8 @@ class Daemon:
         for waiting in self._waiting:
             self._refuse(waiting.asker, "stopping", f"rgpu server {self.name} is stopping")
         self._waiting.clear()
+        if self._promises is not None:
+            self._promises.close()
         self._pool.close()
         self._server.close()
         self._inventory.close()
@@ -204,11 +221,15 @@ class Daemon:
         for lease, reason in self._broker.overdue():
             self._end_lease(lease, reason)
         self._broker.pump()
+        if self._promises is not None:
+            self._promises.tick()
+            for asker, claim, person in self._promises.due():
+                self._answer(asker, claim, person)
         pause = min(self._pool.tick(), self._sharing.tick(), ACCESS_SECONDS)
         if self._board is not None:
             if now - self._shown >= SHOW_SECONDS:
                 self._shown = now
-                shown = self._picture(self._access.stranger)
+                shown = self._shows.picture(self._access.stranger, len(self._waiting))
                 self._board.publish([shown | {"address": self.endpoint.removeprefix("tcp://")}])
             pause = min(pause, max(0.0, self._shown + SHOW_SECONDS - now))
         return pause
@@ -224,15 +245,25 @@ class Daemon:
         try:
             person = self._access.person(key)  # before a byte of the request is looked at
             message = Control.decode(unpack(body))
+        except ProtocolError as error:
+            self._misunderstood(asker, error)
+        except AuthenticationError as error:
+            self._refuse(asker, "denied", f"rgpu server {self.name}: {error}")
+        else:
+            self._answer(asker, message, person)
+
+    def _misunderstood(self, asker: Any, error: ProtocolError) -> None:
+        log.warning("refused a malformed request: %s", error)
+        self._refuse(asker, "protocol", f"rgpu server {self.name} ({VERSION}) did not understand: {error}")
+
+    def _answer(self, asker: Any, message: Any, person: Person) -> None:
+        try:
             handler = self._answers.get(type(message))
             if handler is None:
                 raise ProtocolError(f"{type(message).__name__} is not a request")
             answer = handler(asker, message, person)
         except ProtocolError as error:
-            log.warning("refused a malformed request: %s", error)
-            self._refuse(
-                asker, "protocol", f"rgpu server {self.name} ({VERSION}) did not understand: {error}"
-            )
+            self._misunderstood(asker, error)
         except RgpuError as error:
             reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "failed")
             self._refuse(asker, reason, f"rgpu server {self.name}: {error}")
@@ -262,7 +293,7 @@ class Daemon:
             name=self.name,
             version=VERSION,
             fingerprint=fingerprint(),
-            devices=[self._describe(device) for device in self.devices],
+            devices=[self._shows.device(device) for device in self.devices],
         )
 
     def _attach(self, asker: Any, message: Any, person: Person) -> tuple | None:
@@ -331,7 +362,7 @@ class Daemon:
             endpoints=worker.endpoints,
             key=worker.key,
             grace=self.config.grace,
-            device=self._describe(device) | {"memory_total": self._leases.limit(session)},
+            device=self._shows.device(device) | {"memory_total": self._leases.limit(session)},
             lease=lease.id,
             idle_timeout=self.config.idle_timeout,
         )
@@ -369,11 +400,26 @@ class Daemon:
 
     # Leases on several devices
 
-    def _request(self, _asker: Any, message: Any, person: Person) -> tuple:
+    def _request(self, _asker: Any, message: Any, person: Person) -> tuple | None:
         if mismatch := self._mismatch(message):
             return mismatch
+        if message.promised:
+            return self._claim(_asker, message, person)
         terms = self._access.within(person, _terms(message), self._leases.totals, self._leases)
         answer = self._broker.request(_client(message, person), terms, ticket=message.ticket, wait=message.wait)
+        return self._leased(answer)
+
+    def _claim(self, asker: Any, message: Any, person: Person) -> tuple | None:
+        """What the registry granted, asked for by its holder."""
+        if self._promises is None:
+            raise LeaseEnded("this server is in no registry, and knows nothing of grants there")
+        if self._promises.behind(asker, message, person):
+            return None  # answered when this server has seen that revision
+        with self._promises.redeemed(message.promised, person.user if self.protected else message.user):
+            terms = self._access.within(person, _terms(message), self._leases.totals, self._leases)
+            return self._leased(self._broker.claim(_client(message, person), terms, message.promised))
+
+    def _leased(self, answer: Lease | Place) -> tuple:
         if isinstance(answer, Place):
             return control.Queued.encode(answer.ticket, answer.position, answer.waiting)
         log.info("lease %s on devices %s for %s", answer.name, sorted(answer.parts), _who(answer.client))
@@ -381,7 +427,7 @@ class Daemon:
             lease=answer.id,
             seconds=self._seconds_left(answer),
             renew=0 if answer.renewed is None else self.config.grace / RENEWALS,
-            devices=[self._describe(self.devices[index]) for index in sorted(answer.parts)],
+            devices=[self._shows.device(self.devices[index]) for index in sorted(answer.parts)],
         )
 
     def _renew(self, _asker: Any, message: Any, person: Person) -> tuple:
@@ -426,110 +472,7 @@ class Daemon:
 
     def _snapshot(self, _asker: Any, _message: Any, person: Person) -> tuple:
         facts = self._host | {"time": time.time(), "keys": self.protected}
-        return control.Picture.encode(server=self._picture(person) | {"facts": facts})
-
-    def _picture(self, person: Person) -> dict[str, Any]:
-        """This server as rgpu-smi and the web page show it to somebody."""
-        return {
-            "name": self.name,
-            "version": VERSION,
-            "fingerprint": fingerprint(),
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "uptime": time.time() - self._started,
-            "page": self.page,
-            "waiting": len(self._waiting),
-            "draining": self._broker.draining,
-            "oversubscribe": self.config.oversubscribe,
-            "queue": [place | self._names(request, person) for place, request in self._broker.queue()],
-            "devices": [
-                self._describe(device)
-                | {"sessions": self._sessions(device, person), "leases": self._held(device, person)}
-                for device in self.devices
-            ],
-        }
-
-    # Descriptions
-
-    def _facts(self, device: Device) -> dict[str, Any]:
-        """What filters may ask for."""
-        return {
-            "server": self.name,
-            "host": platform.node(),
-            "address": self.config.bind,
-            "labels": dict(self.config.labels),
-            "link": "tcp",
-            "rdma": False,
-            "index": device.index,
-            "name": device.name,
-            "kind": device.kind,
-            "memory_total": device.memory_total,
-            **device.properties,
-        }
-
-    def _describe(self, device: Device) -> dict[str, Any]:
-        reading = self._inventory.read(device, self._leases.sessions_on(device.index))
-        room = self._broker.rooms()[device.index]
-        return {
-            **self._facts(device),
-            **reading.details,
-            "memory_used": reading.memory_used,
-            "memory_leased": self._leases.reserved(device.index),
-            "memory_free": room.memory_free,
-            "memory_lendable": room.lendable,
-            "compute_free": room.compute_free,
-            "open": room.open and not self._broker.draining,
-            "load": room.sessions,
-            "utilization": reading.utilization,
-        }
-
-    def _held(self, device: Device, person: Person) -> list[dict[str, Any]]:
-        """The leases that hold a part of a device; ``memory`` and ``compute`` 0: what is left."""
-        now = time.monotonic()
-        return [
-            self._names(lease, person)
-            | {
-                "id": lease.name,
-                **self._names(lease, person),
-                "memory": lease.parts[device.index],
-                "compute": lease.compute,
-                "age": now - lease.since,
-                "idle": now - lease.active,
-                "seconds_left": None if lease.until is None else lease.until - now,
-                "sessions": sum(s.device == device.index for s in lease.sessions.values()),
-            }
-            for lease in self._leases.on_device(device.index)
-        ]
-
-    def _sessions(self, device: Device, person: Person) -> list[dict[str, Any]]:
-        now = time.monotonic()
-        return [
-            {
-                "id": session.name,
-                **self._names(session, person),
-                **self._process(session, person),
-                "lease": session.lease.name,
-                "memory_limit": self._leases.limit(session),
-                "memory_used": session.memory_used,
-                "memory_spilled": max(0, session.memory_used - session.resident_used),
-                "compute": session.lease.compute,
-                "utilization": round(100 * session.busy),
-                "commands": session.commands,
-                "age": now - session.since,
-            }
-            for session in self._leases.sessions_on(device.index)
-        ]
-
-    def _names(self, held: Lease | Session, person: Person) -> dict[str, Any]:
-        """Whose it is, for its owner and the administrator; others see that there is one."""
-        client = held.client
-        if not self._access.owns(person, held):
-            return dict(_NOBODY)
-        return {"user": client.user, "host": client.host, "pid": client.pid, "program": client.program}
-
-    def _process(self, session: Session, person: Person) -> dict[str, Any]:
-        worker = self._pool.by_session(session.id) if self._access.owns(person, session) else None
-        return {"worker_pid": worker.process.pid if worker else 0, "link": worker.link if worker else ""}
+        return control.Picture.encode(server=self._shows.picture(person, len(self._waiting)) | {"facts": facts})
 
     # What workers do (workers.Events)
 
@@ -590,6 +533,12 @@ class Daemon:
         if closed:
             self._sharing.left(closed)
             log.info("%s on device %d ended: %s", _short(closed), closed.device, reason)
+
+
+def _poke(waker: int) -> None:
+    """Wake the loop from another thread."""
+    with contextlib.suppress(BlockingIOError):  # it is being woken already
+        os.write(waker, b"\0")
 
 
 def _short(session: Session) -> str:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rgpu.errors import LeaseEnded, NoSuchDevice
+from rgpu.leases.queue import worth
 from rgpu.leases.terms import Client, Terms
 
 REMEMBERED = 4096  # ended sessions and leases whose fate can still be asked for
 CLAIM_SECONDS = 30.0  # that a new lease waits for its holder's first word; from then on it is ``grace``
-SMALL = 1 / 64  # what a device counts for its user who asked for no share of it
 
 
 @dataclass
@@ -99,6 +99,12 @@ class LeaseBook:
         )
         self._leases[lease.id] = lease
         return lease
+
+    def promise(self, id: bytes, client: Client, parts: dict[int, int], compute: float, seconds: float) -> Lease:
+        """Room kept for whoever comes for it within so many seconds. The caller has looked whether there is any."""
+        now = self.clock()
+        self._leases[id] = Lease(id, client, parts, compute, now, now + seconds, None, False, now)
+        return self._leases[id]
 
     def open(self, lease: Lease, device: int, client: Client) -> Session:
         """A session of a lease on one of its devices."""
@@ -243,6 +249,6 @@ class LeaseBook:
         """For each user, the devices' worth held: of each part, the larger of memory and compute."""
         shares: dict[str, float] = {}
         for lease in self._leases.values():
-            worth = sum(max(m / max(1, self.totals[d]), lease.compute, SMALL) for d, m in lease.parts.items())
-            shares[lease.client.user] = shares.get(lease.client.user, 0.0) + worth
+            value = worth(lease.parts, self.totals, lease.compute)
+            shares[lease.client.user] = shares.get(lease.client.user, 0.0) + value
         return shares

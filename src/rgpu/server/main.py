@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import errno
 import json
@@ -19,8 +18,10 @@ import rgpu.config as config
 import rgpu.web as web
 from rgpu.config import Address, ServerConfig
 from rgpu.errors import ConfigError
+from rgpu.registry.directory import Registration
 from rgpu.server.daemon import Daemon
 from rgpu.server.keys import SERVER_KEY, KeyRing, default_folder, init, open_ring
+from rgpu.server.showing import facts_of
 from rgpu.server.telemetry import Inventory
 from rgpu.web import Board
 from rgpu.wire.values import OLD_NUMPY
@@ -229,8 +230,9 @@ def _serve(daemon: Daemon, parent: int) -> int:
         )
         if daemon.page:
             print(f"rgpu-server {daemon.name} shows itself on {daemon.page}", flush=True)
-        with _registered(daemon) if daemon.config.registry and not parent else contextlib.nullcontext():
-            daemon.run()
+        if daemon.config.registry and not parent:
+            daemon.register(_registration(daemon))
+        daemon.run()
     finally:
         if runtime_file:
             runtime_file.unlink(missing_ok=True)
@@ -238,10 +240,8 @@ def _serve(daemon: Daemon, parent: int) -> int:
     return 0
 
 
-def _registered(daemon: Daemon) -> contextlib.closing:
-    """The daemon's entry in the registry, until the daemon has ended."""
-    from rgpu.registry.directory import Registration  # an HTTP client, that few servers need
-
+def _registration(daemon: Daemon) -> Registration:
+    """The daemon's entry in the registry."""
     settings, port = daemon.config, config.parse_address(daemon.endpoint).port
     if settings.advertise:
         address = Address(settings.advertise.host, settings.advertise.port or port)
@@ -250,10 +250,17 @@ def _registered(daemon: Daemon) -> contextlib.closing:
     about = {
         "name": daemon.name,
         "version": VERSION,
-        "labels": dict(settings.labels),
-        "devices": [{"kind": d.kind, "name": d.name, "memory_total": d.memory_total} for d in daemon.devices],
+        "quotas": {quota.user: _bounds(quota) for quota in settings.quotas},
+        "devices": [
+            {**facts_of(device, settings), "memory_lendable": int(device.memory_total * settings.oversubscribe)}
+            for device in daemon.devices
+        ],
     }
-    return contextlib.closing(Registration(settings.registry, address, about))
+    return Registration(settings.registry, address, about)
+
+
+def _bounds(quota: config.Quota) -> dict[str, float]:
+    return {name: value for name, value in vars(quota).items() if name != "user"}
 
 
 def _write_runtime_file(daemon: Daemon, parent: int) -> Path:

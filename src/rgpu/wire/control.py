@@ -69,7 +69,8 @@ class Snapshot(Control, tag=5):
 class Request(Control, tag=6):
     """Ask for a lease on several devices, all or none. ``ticket`` (of a ``Queued``) asks again for a place in the
     queue. ``devices``: only these; ``memory`` bytes or ``fraction``, and ``compute`` share, of each (0: not asked
-    for); ``seconds``: how long (0: while ``Renew`` keeps it); ``wait``: seconds in the queue at most."""
+    for); ``seconds``: how long (0: while ``Renew`` keeps it); ``wait``: seconds in the queue at most. ``promised`` is
+    the lease that the registry granted on ``devices`` at a ``revision`` (empty: ask this server)."""
 
     version: Text()
     fingerprint: Text()
@@ -83,6 +84,8 @@ class Request(Control, tag=6):
     wait: NUMBER
     filters: ListOf(Text(), 32)
     placement: Text(16)
+    promised: LEASE
+    revision: U64
     user: Text()
     host: Text()
     pid: U32
