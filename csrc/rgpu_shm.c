@@ -41,6 +41,9 @@ static int64_t writable(const shm *t)
     return n <= t->capacity ? (int64_t)(t->capacity - n) : -1;
 }
 
+/* Whether a writer that sleeps is to go on: not for every few bytes, waking costs as much as copying many. */
+static int roomy(uint64_t used, size_t capacity) { return used <= capacity / 2; }
+
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 static int64_t shm_read(rgpu_transport *base, void *out, size_t size)
@@ -93,7 +96,8 @@ static int shm_doze(rgpu_transport *base, int writing)
         atomic_store(&t->out->writer_dozes, 1);
     /* The flags are seen before the indices are looked at, and the other side does it the other way round. */
     atomic_thread_fence(memory_order_seq_cst);
-    if (readable(t) == 0 && !(writing && writable(t) != 0))
+    int64_t room = writable(t);
+    if (readable(t) == 0 && !(writing && (room < 0 || roomy(t->capacity - (uint64_t)room, t->capacity))))
         return 1;
     atomic_store(&t->in->reader_dozes, 0);
     atomic_store(&t->out->writer_dozes, 0);
@@ -108,7 +112,9 @@ static int shm_ring(rgpu_transport *base)
     t->rang = 0;
     atomic_thread_fence(memory_order_seq_cst);
     int reader = atomic_load(&t->out->reader_dozes) && atomic_exchange(&t->out->reader_dozes, 0);
-    int writer = atomic_load(&t->in->writer_dozes) && atomic_exchange(&t->in->writer_dozes, 0);
+    uint64_t left = atomic_load(&t->in->head) - t->read;
+    int writer = roomy(left, t->capacity) && atomic_load(&t->in->writer_dozes) &&
+                 atomic_exchange(&t->in->writer_dozes, 0);
     return reader || writer;
 }
 

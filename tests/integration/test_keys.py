@@ -17,7 +17,7 @@ import zmq
 from rgpu import errors, tokens
 from rgpu.client.control import DaemonClient
 from rgpu.config import parse_address
-from rgpu.link import curve
+from rgpu.link import curve, shm
 from rgpu.server import keys
 from rgpu.wire import control
 from rgpu.wire.codec import pack
@@ -452,8 +452,32 @@ def test_copies_between_devices_are_protected_as_well(guarded, alice, monkeypatc
             b = cp.asarray(a) + 1
             np.testing.assert_array_equal(b.get(), host + 1)
         assert cp.stats()["direct_bytes"] >= host.nbytes
+        near = "zmq" if shm.missing() else "shm"  # memory that two processes of one user share, or CURVE
+        assert cp.stats()["devices"][0]["links"] == {1: near}
     finally:
         cp.close()
+
+
+@pytest.mark.skipif(bool(shm.missing()), reason="needs shared memory links")
+def test_a_pair_with_keys_shares_memory_with_its_own_user_only(monkeypatch):
+    listener = shm.listen("shm://")
+    secret = os.urandom(16)
+    there = listener.accept(secret)
+    monkeypatch.setattr(shm, "_user_of", lambda sock: os.getuid() + 1)
+    here = shm.connect(listener.uri, secret, same_user=True)
+
+    def up():
+        there.events()
+        return "up" in here.events()
+
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        assert not up()
+        time.sleep(0.01)
+    monkeypatch.undo()
+    wait_until(up, timeout=10)
+    here.abort()
+    there.abort()
 
 
 def test_two_ends_with_one_secret_meet_and_nobody_else():

@@ -10,8 +10,9 @@ import pytest
 
 from rgpu import errors
 from rgpu.client import peer as client_peer
-from rgpu.link import connect, listen
-from rgpu.server.peer import Pair
+from rgpu.link import connect, listen, shm
+from rgpu.server import peer as server_peer
+from rgpu.server.peer import Pair, Peers
 from rgpu.server.table import Poison
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
@@ -65,6 +66,19 @@ def test_a_copy_does_not_make_the_client_wait(cp):
             b = cp.asarray(a)
             a = cp.asarray(b)
     assert cp.stats()["round_trips"] == before
+
+
+def test_on_one_host_the_bytes_pass_shared_memory_and_leave_nothing_in_the_file_system(cp):
+    before = set(os.listdir("/dev/shm"))
+    host = np.random.default_rng(3).integers(0, 256, 40 << 20, np.uint8)
+    with cp.cuda.Device(0):
+        a = cp.asarray(host)
+    kind = "tcp" if shm.missing() else "shm"
+    for other in (1, 2):  # of the same server, and of another one
+        with cp.cuda.Device(other):
+            np.testing.assert_array_equal(cp.asarray(a).get(), host)
+        assert cp.stats()["devices"][0]["links"][other] == cp.stats()["devices"][other]["links"][0] == kind
+    assert set(os.listdir("/dev/shm")) <= before
 
 
 @pytest.mark.parametrize(
@@ -223,15 +237,49 @@ def test_the_death_of_the_sender_is_an_error_and_the_pool_usable_after(cp):
 SECRET = bytes(range(16))
 
 
-@pytest.fixture
-def pair():
-    listener = listen("tcp://127.0.0.1:0")
+def joined(kind):
+    if kind == "shm" and shm.missing():
+        pytest.skip(shm.missing())
+    listener = listen(f"{kind}://127.0.0.1:0")
     there = Pair(listener.accept(SECRET), SECRET, "there")
     here = Pair(connect(listener.uri, SECRET), SECRET, "here")
     assert here.greet("cpu", 5)
+    return here, there
+
+
+@pytest.fixture(params=["tcp", "shm"])
+def pair(request):
+    here, there = joined(request.param)
     yield here, there
     here.close()
     there.close()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "shm"])
+def test_nobody_looks_in_vain(kind, monkeypatch):
+    """Windows full both ways at once: whoever waits is woken, and does not go on because it looks now and then."""
+    monkeypatch.setattr(server_peer, "LOOK", 60.0)
+    ends = joined(kind)
+    data = np.random.default_rng(2).integers(0, 256, 96 << 20, np.uint8)
+    places = [memoryview(bytearray(len(data))) for _ in ends]
+
+    def exchange(me):
+        for round_ in range(3):
+            ends[me].send(round_ + 1, memoryview(data))
+            ends[me].receive(round_ + 1, places[me])
+            ends[me].settle()
+
+    threads = [threading.Thread(target=exchange, args=(me,), daemon=True) for me in (0, 1)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert time.monotonic() - began < 40
+    assert all(bytes(place) == data.tobytes() for place in places)
+    for end in ends:
+        end.connection.fail(errors.SessionLost("over"))
+        end.close()
 
 
 def test_who_does_not_know_the_secret_is_not_heard():
@@ -275,3 +323,88 @@ def test_a_refused_token_raises_and_others_arrive(pair):
     there.drop(4)
     there.receive(5, place)
     assert bytes(place) == b"end"
+
+
+class _Card:
+    """A device whose memory its neighbours can read, as far as this test lets them."""
+
+    kind = "card"
+
+    def __init__(self, memory):
+        self.memory = memory
+        self.lends, self.opens = True, True
+        self.redeemed = 0
+
+    def ticket(self, array):
+        if not self.lends:
+            return None
+        self.memory[b"%d" % id(array)] = array
+        return b"%d" % id(array)
+
+    def redeem(self, target, ticket, nbytes):
+        if self.opens:
+            self.redeemed += 1
+            target[:] = self.memory[ticket]
+        return self.opens
+
+    def lend(self, array):
+        return memoryview(array)
+
+    place = lend
+
+    def landed(self, array, place):
+        pass
+
+
+@pytest.fixture
+def cards():
+    memory = {}
+    ends = [Peers(_Card(memory), lambda kinds, keys: listen("tcp://127.0.0.1:0")) for _ in range(2)]
+    places, host = ends[0].listen(1, SECRET, "the other", "")
+    assert ends[1].connect(1, SECRET, places, "the other", host) == "tcp"
+    wait_until(lambda: ends[1].pairs[1].takes_tickets("card") and ends[0].pairs[1].takes_tickets("card"), timeout=5)
+    yield ends
+    for end in ends:
+        end.close(0.0)
+
+
+def test_a_ticket_in_place_of_bytes(cards):
+    here, there = cards
+    source, target = np.arange(1000, dtype=np.uint8), np.zeros(1000, np.uint8)
+    here.send(1, 7, lambda: source)
+    pair = here.pairs[1]
+    assert pair._lent  # the source must stay until it was read
+    there.receive(1, 7, lambda: target)
+    here.settle()
+    np.testing.assert_array_equal(target, source)
+    assert there.backend.redeemed == 1 and not pair._lent and not there.pairs[1]._arrivals
+    here.send(1, 8, lambda: source)
+
+    def broken():
+        raise ValueError("no such array")
+
+    with pytest.raises(ValueError, match="no such array"):  # nobody wants it any more: it is given back
+        there.receive(1, 8, broken)
+    here.settle()
+    assert not pair._lent and not there.pairs[1]._arrivals
+
+
+def test_a_ticket_that_does_not_open_is_followed_by_the_bytes(cards):
+    here, there = cards
+    there.backend.opens = False
+    for token in (1, 2):
+        source, target = np.full(3 << 20, token, np.uint8), np.zeros(3 << 20, np.uint8)
+        here.send(1, token, lambda source=source: source)
+        there.receive(1, token, lambda target=target: target)
+        np.testing.assert_array_equal(target, source)
+    assert not here.pairs[1].takes_tickets("card")  # no second attempt
+    here.settle()
+
+
+def test_the_death_of_the_reader_ends_what_was_lent(cards):
+    here, there = cards
+    here.send(1, 7, lambda: np.zeros(10, np.uint8))
+    there.pairs[1].connection.abort()
+    began = time.monotonic()
+    here.settle()
+    assert time.monotonic() - began < 10 and not here.pairs[1].usable

@@ -42,7 +42,9 @@ def test_every_override_is_declared(backend):
 def test_what_the_backend_uses_of_cupy_exists(backend):
     cuda = backend.cupy.cuda
     for owner, names in {
-        cuda.runtime: "memGetInfo getDeviceProperties deviceGetAttribute driverGetVersion runtimeGetVersion",
+        cuda.runtime: "memGetInfo getDeviceProperties deviceGetAttribute driverGetVersion runtimeGetVersion "
+        "ipcGetMemHandle ipcOpenMemHandle ipcCloseMemHandle ipcGetEventHandle ipcOpenEventHandle "
+        "memcpyAsync memcpyDefault eventCreateWithFlags eventRecord eventDestroy streamWaitEvent",
         cuda.MemoryPool: "malloc set_limit used_bytes total_bytes n_free_blocks free_all_blocks",
         cuda.PinnedMemoryPool: "free_all_blocks",
         cuda.MemoryPointer: "copy_from_host_async",

@@ -28,16 +28,18 @@ _next_token = itertools.count(1).__next__
 
 
 class Pair:
-    """Two sessions that have been introduced. ``number`` 0: they cannot reach each other, ``why`` not."""
+    """Two sessions that have been introduced, over a link of that ``kind``. ``number`` 0: they cannot reach each
+    other, ``why`` not."""
 
     def __init__(self, a: CommandStream, b: CommandStream) -> None:
         self.lock = threading.Lock()  # both ends see the copies of all threads in one order
-        self.number, self.why = 0, ""
+        self.number, self.why, self.kind = 0, "", ""
         self._losses = a.peers_lost + b.peers_lost
         for listener, dialer in ((b, a), (a, b)):
             number, secret = _next_number(), os.urandom(16)
             try:
-                if _introduce(number, secret, listener, dialer):
+                self.kind = _introduce(number, secret, listener, dialer)
+                if self.kind:
                     self.number = number
                     return
                 self.why = f"{dialer.name} cannot reach {listener.name}"
@@ -50,12 +52,20 @@ class Pair:
         return self._losses == a.peers_lost + b.peers_lost
 
 
-def _introduce(number: int, secret: bytes, listener: CommandStream, dialer: CommandStream) -> bool:
-    place, host = _ask(listener, "peer.listen", number, secret, dialer.name[:100])
-    scheme, _, rest = place.partition("://")
-    name, _, port = rest.rpartition(":")
-    uris = [f"{scheme}://{each}:{port}" for each in hosts_of(name, listener)]
+def _introduce(number: int, secret: bytes, listener: CommandStream, dialer: CommandStream) -> str:
+    """The kind of link that the two have now; empty: the one cannot reach the other."""
+    room = _ask(dialer, "peer.room")
+    places, host = _ask(listener, "peer.listen", number, secret, dialer.name[:100], room)
+    uris = [uri for place in places for uri in _where(place, listener)]
     return _ask(dialer, "peer.connect", number, secret, uris, listener.name[:100], host)
+
+
+def _where(place: str, listener: CommandStream) -> list[str]:
+    scheme, _, rest = place.partition("://")
+    if scheme == "shm":
+        return [place]
+    name, _, port = rest.rpartition(":")
+    return [f"{scheme}://{each}:{port}" for each in hosts_of(name, listener)]
 
 
 def hosts_of(host: str, listener: CommandStream) -> list[str]:
@@ -97,6 +107,17 @@ def notes(stream: CommandStream | None) -> list[str]:
     number = -1 if stream is None else stream.number
     found = [pair for key, pair in _pairs.items() if number in key and not pair.number]
     return [f"copies pass through the client: {pair.why}" for pair in found]
+
+
+def links(stream: CommandStream | None) -> dict[int, str]:
+    """Number of another device -> the kind of link that copies to and from it take."""
+    found = {}
+    for key, pair in list(_pairs.items()):
+        if stream is not None and stream.number in key and pair.number:
+            other = _members.get(key[0] if key[1] == stream.number else key[1])
+            if other is not None:
+                found[other.device.ordinal] = pair.kind
+    return found
 
 
 def copy(target: Remote, source: Remote) -> None:

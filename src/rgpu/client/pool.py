@@ -395,7 +395,7 @@ def refuse(nbytes: int, device: Device) -> None:
 def stats() -> dict:
     """Counters since the pool was built: commands, round_trips, batches, bytes_sent, bytes_received, bytes
     copied between devices (direct_bytes, and relayed_bytes through the client), and the same by device under
-    ``devices``, with ``notes`` on what is worth a remark."""
+    ``devices``, with ``notes`` on what is worth a remark and ``links`` to the devices it has exchanged copies with."""
     from rgpu.client import peer
 
     result: dict[str, Any] = vars(Counters()) | {"devices": []}
@@ -406,9 +406,8 @@ def stats() -> dict:
             total.add(counted(stream))
         for name, value in vars(total).items():
             result[name] += value
-        result["devices"].append(
-            {"device": device.ordinal, "server": str(device.daemon.address), **vars(total), "notes": peer.notes(stream)}
-        )
+        told = {"device": device.ordinal, "server": str(device.daemon.address), **vars(total)}
+        result["devices"].append(told | {"notes": peer.notes(stream), "links": peer.links(stream)})
     return result
 
 

@@ -198,6 +198,8 @@ class StreamLink(Link):
         finally:
             with self._lock:
                 self._waker.leave()
+                if self._waker.waiters and self._pipe is not None and not self._pipe.tells_room:
+                    self._waker.ring()  # a bell rings once: who still waits has to ask for it again
                 if self._closed and not self._waker.waiters:
                     self._release()
 

@@ -74,6 +74,15 @@ class Backend(ABC):
         """The bytes in ``place`` are complete."""
         self.write(array, 0, place)
 
+    def ticket(self, array: Any) -> bytes | None:
+        """With it another process of this host, with a device of this kind, can ``redeem`` the array's bytes; None:
+        there is no such way, or it is not worth it."""
+        return None
+
+    def redeem(self, target: Any, ticket: bytes, nbytes: int) -> bool:
+        """Copy what a ticket stands for into a contiguous array, to the end. False: this device cannot."""
+        return False
+
     def communicator(self, *args: Any) -> Any:
         """One rank of a communicator (``collective.Communicator``'s arguments)."""
         from rgpu.server.collective import Communicator

@@ -19,6 +19,7 @@ import numpy as np
 from rgpu.server import collective, cupy_collective, cupy_device, cupy_kernels, objects, peer, sparse, state
 from rgpu.server.backend import Backend
 from rgpu.server.cupy_device import Pools
+from rgpu.server.cupy_door import Door
 from rgpu.server.table import OutOfMemoryError
 
 _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass through
@@ -56,6 +57,7 @@ class CupyBackend(Backend):
         self.pools.use(self.pools.default)
         self.streams = False  # whether there ever was another than the default one
         self._stage: list[_Stage] = []
+        self._door = Door()
 
     def resolve(self, name: str) -> Callable[..., Any] | None:
         if name in FUNCTIONS:
@@ -127,6 +129,12 @@ class CupyBackend(Backend):
         return cupy.array(result, order="C", copy=True)
 
     # ---- other workers ----------------------------------------------------------------------------
+
+    def ticket(self, array: Any) -> bytes | None:
+        return self._door.ticket(array)
+
+    def redeem(self, target: Any, ticket: bytes, nbytes: int) -> bool:
+        return self._door.redeem(target, ticket, nbytes)
 
     def communicator(self, *args: Any) -> Any:
         return cupy_collective.Communicator(*args)

@@ -68,7 +68,9 @@ class Communicator:
         self._visitor.watch(self._told)
         self.ways: deque[str] = deque(maxlen=16)  # which way the latest all-reduces went
         self._visitor.put(f"host/{rank}", host_id())
+        self._visitor.put(f"room/{rank}", peers.room)
         self.hosts = [self._visitor.take(f"host/{other}") for other in range(size)]
+        self.rooms = [self._visitor.take(f"room/{other}") for other in range(size)]
         self.order = [other for ranks in rings.by_host(self.hosts) for other in ranks]
 
     # ---- talking to a rank -----------------------------------------------------------------------
@@ -88,14 +90,14 @@ class Communicator:
         secret = hashlib.blake2b(b"%d/%d" % (low, high), key=self._secret, digest_size=16).digest()
         name = f"rank {peer}"
         if self.rank == low:
-            place, pair = self._peers.open(secret, name)
+            places, pair = self._peers.open(secret, name, self.rooms[peer])
             pair.meet(self.hosts[peer])
-            self._visitor.put(f"pair/{low}/{high}", place.replace("0.0.0.0", self._visitor.host))
+            self._visitor.put(f"pair/{low}/{high}", " ".join(places).replace("0.0.0.0", self._visitor.host))
             return pair
-        place = self._visitor.take(f"pair/{low}/{high}")
-        pair = self._peers.dial(secret, [place], name, self.hosts[peer])
+        places = self._visitor.take(f"pair/{low}/{high}").split()
+        pair = self._peers.dial(secret, places, name, self.hosts[peer])
         if pair is None:
-            raise PeerLost(f"rank {peer} cannot be reached from rank {self.rank} at {place}")
+            raise PeerLost(f"rank {peer} cannot be reached from rank {self.rank} at {' or '.join(places)}")
         return pair
 
     def send(self, peer: int, array: np.ndarray) -> None:
@@ -260,7 +262,7 @@ class _Part(Communicator):
         self._costs, self.ways = None, deque(maxlen=16)
         self._visitor = _Under(whole._visitor, name)  # type: ignore[assignment]
         self._visitor.watch(self._told)
-        self.hosts = [whole.hosts[rank] for rank in ranks]
+        self.hosts, self.rooms = ([known[rank] for rank in ranks] for known in (whole.hosts, whole.rooms))
         self.order = [other for found in rings.by_host(self.hosts) for other in found]
 
 

@@ -7,13 +7,15 @@ is ordered on both devices. A peer that is gone for ``PATIENCE`` seconds is an e
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import socket
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,12 @@ import numpy as np
 from rgpu import link
 from rgpu.config import Address
 from rgpu.errors import PeerLost, ProtocolError, RgpuError, ServerUnavailable, SessionLost
-from rgpu.link import shaped
+from rgpu.link import shaped, shm
 from rgpu.server.host import host_id
 from rgpu.server.table import Poison
 from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits
-from rgpu.wire.peer import Broken, Greeting, Peer, Piece
+from rgpu.wire.peer import Broken, Greeting, Lent, Peer, Piece, Returned
 
 log = logging.getLogger("rgpu.worker")
 
@@ -36,6 +38,7 @@ GREET = 15.0  # seconds that what listens there has to answer: its host may be b
 WELCOME = 20.0  # seconds that a listener waits for the one it was told of
 LOOK = 0.25  # seconds between looks at a quiet link
 WINDOW = 32 << 20  # bytes of a pair that may be under way, and so wait in memory at the receiver
+NEAR_CHUNK = 8 << 20  # bytes of a piece through shared memory, where a message costs as much as 100 kB of copying
 SNAPSHOT = 1 << 20  # bytes up to which what is sent is copied; more stays in the array until it has arrived
 OUTSTANDING = 256 << 20  # bytes promised to one peer and not gone, above which a sender waits
 _EPOCH = 1
@@ -44,7 +47,7 @@ _EPOCH = 1
 class _Arrival:
     """What has come, and is to come, under one token. ``place`` None: nobody has asked for it yet."""
 
-    __slots__ = ("place", "missing", "held", "error", "dropped")
+    __slots__ = ("place", "missing", "held", "error", "dropped", "ticket")
 
     def __init__(self) -> None:
         self.place: memoryview | None = None
@@ -52,6 +55,7 @@ class _Arrival:
         self.held: list[tuple[int, Any]] = []
         self.error: BaseException | None = None
         self.dropped = False  # wanted by nobody any more: bytes are thrown away as they come
+        self.ticket: Any = None  # what was lent in place of bytes
 
 
 class Pair:
@@ -64,10 +68,15 @@ class Pair:
             Session(secret, _EPOCH, window_bytes=WINDOW), self._wire, on_message=self._arrived, sink=self._sink
         )
         self.greeting: Any = None  # what the other end said of itself
+        self._hello: list | None = None  # what this end answers to that
+        self._tickets = True  # whether what is lent has been of use
+        self._lent: dict[int, tuple[Any, Callable[[], memoryview]]] = {}  # token -> what must stay, and its bytes
+        self._owed: deque[tuple[int, Callable[[], memoryview]]] = deque()  # to be sent, a ticket was of no use
         self._born = time.monotonic()
         self._met = False
         self._queue: deque[list] = deque()  # messages that the window has not taken yet
         self._queued = 0  # their bytes
+        self._replies: deque[list] = deque()  # messages from inside the connection's lock, where nothing is sent
         self._sending = threading.Lock()
         self._arrivals: dict[int, _Arrival] = {}
         self._given_up: Poison | None = None  # what the peer said when it gave up
@@ -79,6 +88,10 @@ class Pair:
         self._thread.start()
 
     # ---- sending: never waits, but for a peer that takes nothing at all -----------------------------
+
+    def answer(self, kind: str) -> None:
+        """Tell the one that comes what we are, once it has said who it is."""
+        self._hello = [codec.pack(Greeting.encode(host_id(), kind))]
 
     def greet(self, kind: str, seconds: float) -> bool:
         """Say who we are; whether the other end heard it in time."""
@@ -100,10 +113,21 @@ class Pair:
             data = memoryview(bytes(data))
             if self._queued > OUTSTANDING:
                 self.wait_until(lambda: self._queued <= OUTSTANDING)
-        for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
+        step = NEAR_CHUNK if self.connection.link.kind == "shm" else limits.CHUNK_BYTES
+        for start in range(0, max(len(data), 1), step):
             head = codec.pack(Piece.encode(token, start, len(data)))
-            self._queue_up([head, data[start : start + limits.CHUNK_BYTES]])
+            self._queue_up([head, data[start : start + step]])
         self._drain()
+
+    def takes_tickets(self, kind: str) -> bool:
+        """Whether the peer can read the memory of a device of this kind by itself."""
+        said = self.greeting
+        return self._tickets and said is not None and (said.host, said.kind) == (host_id(), kind)
+
+    def lend(self, token: int, ticket: bytes, nbytes: int, array: Any, lend: Callable[[Any], memoryview]) -> None:
+        """A ticket in place of the bytes. The array stays as it is until ``settle``."""
+        self._lent[token] = array, lambda: lend(array)
+        self._post([codec.pack(Lent.encode(token, ticket, nbytes))])
 
     def refuse(self, token: int, kind: str, args: list, text: str) -> None:
         """An error in place of the bytes."""
@@ -127,6 +151,9 @@ class Pair:
         """Give the session what its window takes."""
         queue, session = self._queue, self.connection.session
         with self._sending:
+            while self._replies:
+                queue.append(self._replies.popleft())
+                self._queued += len(queue[-1][0])
             while queue and session.can_send(nbytes := sum(map(len, queue[0]))):
                 self.connection.post(queue.popleft())
                 self._queued -= nbytes
@@ -138,7 +165,7 @@ class Pair:
         def held() -> bool:
             progress = self.connection.session.progress
             target[0] = progress[0]
-            return not self._queue and progress[1] >= target[0]
+            return not self._queue and not self._lent and progress[1] >= target[0]
 
         if not held():
             self.wait_until(held)
@@ -147,19 +174,34 @@ class Pair:
 
     def receive(self, token: int, place: memoryview) -> None:
         """Wait for the bytes of a token; they fill ``place`` exactly. Raises what the sender sent instead."""
-        arrival = self._open(token, place)
+        self._await(token, self._open(token, place), lambda arrival: arrival.missing == 0)
+
+    def look(self, token: int) -> tuple[bytes, int] | None:
+        """Wait for the first of a token: ``(ticket, bytes)`` if something is lent, None if bytes come."""
+        with self._lock:
+            arrival = self._arrivals.setdefault(token, _Arrival())
+        self._await(token, arrival, lambda arrival: arrival.ticket is not None or arrival.missing >= 0)
+        return arrival.ticket
+
+    def give_back(self, token: int, done: bool) -> None:
+        """What was lent has been copied, or could not be: then its bytes come."""
+        with self._lock:
+            self._arrivals[token].ticket = None
+            if done:
+                del self._arrivals[token]
+        self._post([codec.pack(Returned.encode(token, done))])
+
+    def _await(self, token: int, arrival: _Arrival, there: Callable[[_Arrival], bool]) -> None:
         try:
-            self.wait_until(
-                lambda: arrival.missing == 0 or arrival.error is not None or self._given_up is not None
-            )
-            if arrival.missing:
+            self.wait_until(lambda: there(arrival) or arrival.error is not None or self._given_up is not None)
+            if not there(arrival):
                 raise arrival.error or self._given_up  # type: ignore[misc]
-        finally:
-            with self._lock:
-                if arrival.missing:
-                    arrival.dropped = True
-                else:
-                    self._arrivals.pop(token, None)
+        except BaseException:
+            self.drop(token)
+            raise
+        with self._lock:
+            if not arrival.missing:
+                self._arrivals.pop(token, None)
 
     def _open(self, token: int, place: memoryview) -> _Arrival:
         with self._lock:
@@ -184,8 +226,14 @@ class Pair:
         with self._lock:
             arrival = self._arrivals.setdefault(token, _Arrival())
             held, arrival.held, arrival.dropped = arrival.held, [], True
+            lent = arrival.ticket is not None
+            arrival.missing -= sum(len(chunk) for _, chunk in held)
+            if held and arrival.missing <= 0:
+                del self._arrivals[token]
         if held:
             self.connection.mark_done(len(held))
+        if lent:
+            self.give_back(token, True)
 
     def _sink(self, frames: list) -> memoryview | None:
         """Where a piece belongs, so that it is received in place."""
@@ -197,7 +245,7 @@ class Pair:
         arrival = self._arrivals.get(message.token)
         if arrival is None or arrival.place is None or arrival.dropped or message.total != len(arrival.place):
             return None
-        return arrival.place[message.offset : message.offset + limits.CHUNK_BYTES] or None
+        return arrival.place[message.offset : message.offset + limits.FRAME_BYTES] or None
 
     def _arrived(self, frames: list) -> None:
         """One message of the peer, in whichever thread moved the connection on, inside its lock."""
@@ -209,6 +257,16 @@ class Pair:
         if isinstance(message, Greeting.Record):
             self.greeting = message
             self.meet(message.host)
+            if self._hello is not None:
+                self._replies.append(self._hello)
+                self._hello = None
+        elif isinstance(message, Lent.Record):
+            self._take_ticket(message)
+        elif isinstance(message, Returned.Record):
+            array, lend = self._lent.pop(message.token, (None, None))
+            if lend is not None and not message.done:
+                self._tickets = False
+                self._owed.append((message.token, lend))
         elif isinstance(message, Broken.Record):
             error = Poison((0, 0), message.kind, list(message.args), message.traceback)
             with self._lock:
@@ -217,6 +275,15 @@ class Pair:
                 else:
                     self._given_up = error
         self.connection.mark_done(1)
+
+    def _take_ticket(self, message: Any) -> None:
+        with self._lock:
+            arrival = self._arrivals.setdefault(message.token, _Arrival())
+            if not arrival.dropped:
+                arrival.ticket = message.ticket, message.total
+                return
+            del self._arrivals[message.token]
+        self._replies.append([codec.pack(Returned.encode(message.token, True))])
 
     def _take_piece(self, piece: Any, frames: list) -> bool:
         """Whether the piece is done with; one that nobody has asked for yet keeps its place in the window."""
@@ -251,10 +318,15 @@ class Pair:
         """Move the connection on until the condition holds; PeerLost when there is nobody any more."""
         self._movers.append(None)
         self._alone.clear()
+
+        def done() -> bool:
+            if self._queue or self._replies:
+                self._drain()
+            return condition()
+
         try:
             while True:
-                self._drain()
-                if self.connection.wait_until(condition, time.monotonic() + LOOK):
+                if self.connection.wait_until(done, time.monotonic() + LOOK):
                     return
                 self._look()
         except SessionLost as error:
@@ -294,6 +366,9 @@ class Pair:
                 # Even if somebody began to wait meanwhile: our waiting may have used up the signal of a message.
                 connection.pump()
                 self._drain()
+                while self._owed:
+                    token, lend = self._owed.popleft()
+                    self.send(token, lend())
                 self._look()
         except SessionLost:
             pass
@@ -324,17 +399,21 @@ def unprotected(_secret: bytes) -> tuple:
 
 
 class Peers:
-    """The pairs of one worker, by the numbers their client gave them. ``meeting(secret)`` gives the keys that the two
-    ends of a pair have: the listener's and the dialer's."""
+    """The pairs of one worker, by the numbers their client gave them. ``listen(kinds, keys)`` gives a listener;
+    ``kinds`` are the links that this worker may use, ``meeting(secret)`` the keys that the two ends of a pair have: the
+    listener's and the dialer's."""
 
     def __init__(
         self,
         backend: Any,
-        listen: Callable[[Any], Any] | None = None,
+        listen: Callable[[list[str], Any], Any] | None = None,
         bind: str = "127.0.0.1",
         meeting: Callable[[bytes], tuple] = unprotected,
+        kinds: Sequence[str] = ("tcp",),
     ) -> None:
         self.backend, self._listen, self._bind, self.meeting = backend, listen, bind, meeting
+        self._kinds, self._keys = set(kinds), meeting is not unprotected
+        self.room = _room(self._keys) if "shm" in kinds else ""
         self.pairs: dict[int, Pair] = {}
         self.others: weakref.WeakSet[Pair] = weakref.WeakSet()  # those of communicators
         self.stores: list[Any] = []  # where communicators meet
@@ -345,39 +424,53 @@ class Peers:
             raise ServerUnavailable("this worker takes no connections of other workers")
         return Address(self._bind, 0).uri
 
-    def open(self, secret: bytes, name: str) -> tuple[str, Pair]:
-        """Listen for one peer that knows the secret; where."""
+    def open(self, secret: bytes, name: str, room: str) -> tuple[list[str], Pair]:
+        """Listen for one peer that knows the secret and is in that room; where."""
         if self._listen is None:
             raise ServerUnavailable("this worker takes no connections of other workers")
-        listener = self._listen(self.meeting(secret)[0])
-        return listener.uri, Pair(listener.accept(secret), secret, name)
+        keys = self.meeting(secret)[0]
+        near = bool(room) and room == self.room
+        if self._keys:  # keys protect what crosses a network; memory of one user needs none
+            kinds, keys = (["shm"], None) if near else ([*link.PROTECTED], keys)
+        else:
+            kinds = ["tcp", *({"shm" if near else "ucx"} & self._kinds)]
+        listener = self._listen(kinds, keys)
+        pair = Pair(listener.accept(secret), secret, name)
+        pair.answer(self.backend.kind)
+        return listener.uris, pair
 
     def dial(self, secret: bytes, uris: list[str], name: str, host: str) -> Pair | None:
         """The pair with the one that listens at one of these places, or None if none is reached."""
         for uri in uris:
-            if not isinstance(uri, str) or not uri.startswith(("tcp://", "shm://", "zmq://")):
+            if not isinstance(uri, str) or not uri.startswith(("shm://", "ucx://", "tcp://", "zmq://")):
                 raise ValueError(f"no place of a worker: {str(uri)[:80]!r}")
-            if not _listens(uri):
-                continue
-            pair = Pair(link.connect(uri, secret, token=self.meeting(secret)[1]), secret, name)
+        for places in _together([uri for uri in uris if _listens(uri)]):
+            pair = Pair(self._connect(places, secret), secret, name)
             if pair.greet(self.backend.kind, GREET):
                 pair.meet(host)
                 return pair
             pair.close()
         return None
 
-    def listen(self, number: int, secret: bytes, name: str) -> list:
-        """``[where, host]`` for a peer to come to."""
-        self._check_new(number, secret)
-        uri, self.pairs[number] = self.open(secret, name)
-        return [uri, host_id()]
+    def _connect(self, uris: list[str], secret: bytes) -> Any:
+        if self._keys and uris[0].startswith("shm:"):
+            return shm.connect(uris[0], secret, same_user=True)
+        return link.connect(uris, secret, token=self.meeting(secret)[1])
 
-    def connect(self, number: int, secret: bytes, uris: list[str], name: str, host: str) -> bool:
+    def listen(self, number: int, secret: bytes, name: str, room: str) -> list:
+        """``[where, host]`` for a peer that is in a room to come to."""
+        self._check_new(number, secret)
+        uris, self.pairs[number] = self.open(secret, name, room)
+        return [uris, host_id()]
+
+    def connect(self, number: int, secret: bytes, uris: list[str], name: str, host: str) -> str:
+        """The kind of link to the peer that listens there; empty: it is not reached."""
         self._check_new(number, secret)
         pair = self.dial(secret, uris, name, host)
-        if pair is not None:
-            self.pairs[number] = pair
-        return pair is not None
+        if pair is None:
+            return ""
+        self.pairs[number] = pair
+        return pair.connection.link.kind
 
     def _check_new(self, number: int, secret: bytes) -> None:
         if type(number) is not int or number in self.pairs or type(secret) is not bytes or len(secret) != 16:
@@ -396,9 +489,14 @@ class Peers:
 
     def send(self, number: int, token: int, array: Callable[[], Any]) -> None:
         """What ``array()`` gives or raises, to the peer."""
-        pair = self._pair(number)
+        pair, backend = self._pair(number), self.backend
         try:
-            data = self.backend.lend(array())
+            source = array()
+            ticket = backend.ticket(source) if pair.takes_tickets(backend.kind) else None
+            if ticket is not None:
+                pair.lend(token, ticket, source.nbytes, source, backend.lend)
+                return
+            data = backend.lend(source)
         except Poison as poison:
             pair.refuse(token, poison.kind, poison.arguments, poison.text)
             raise
@@ -409,15 +507,22 @@ class Peers:
 
     def receive(self, number: int, token: int, array: Callable[[], Any]) -> None:
         """The peer's bytes, into what ``array()`` gives; if that raises they are thrown away."""
-        pair = self._pair(number)
+        pair, backend = self._pair(number), self.backend
         try:
             target = array()
-            place = self.backend.place(target)
+            if pair.takes_tickets(backend.kind) and (lent := pair.look(token)) is not None:
+                taken = backend.redeem(target, *lent)
+                pair.give_back(token, taken)
+                if taken:
+                    return
+            place = backend.place(target)
+        except PeerLost:
+            raise
         except Exception:
             pair.drop(token)
             raise
         pair.receive(token, place)
-        self.backend.landed(target, place)
+        backend.landed(target, place)
 
     def settle(self) -> None:
         """Wait until nothing that was sent is still read from arrays. A lost peer reads nothing."""
@@ -434,6 +539,22 @@ class Peers:
             pair.close(seconds)
         for store in self.stores:
             store.close()
+
+
+def _room(keys: bool) -> str:
+    """Who has the same one can share memory with this worker: a host, its names of sockets, with keys the user too.
+    Empty: nobody can."""
+    if shm.missing():
+        return ""
+    with contextlib.suppress(OSError):
+        return f"{os.stat('/proc/self/ns/net').st_ino}/{os.getuid() if keys else ''}/{host_id()}"
+    return ""
+
+
+def _together(uris: list[str]) -> list[list[str]]:
+    """Places that one link can try in turn; it cannot with those of ZeroMQ."""
+    streams = [uri for uri in uris if not uri.startswith("zmq:")]
+    return [*([streams] if streams else []), *[[uri] for uri in uris if uri.startswith("zmq:")]]
 
 
 def _listens(uri: str) -> bool:
@@ -455,6 +576,7 @@ def _address(data: memoryview) -> int:
 
 #: by declared name; the first argument is the backend
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "peer.room": lambda backend: backend.peers.room,
     "peer.listen": lambda backend, *args: backend.peers.listen(*args),
     "peer.connect": lambda backend, *args: backend.peers.connect(*args),
     "peer.forget": lambda backend, number: backend.peers.forget(number),

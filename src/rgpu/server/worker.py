@@ -48,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--bind", required=True)
     parser.add_argument("--ports", default="0-0")
     parser.add_argument("--links", default="auto")
+    parser.add_argument("--peers", default="auto", help="links to other workers of an open server, or of one host")
     parser.add_argument("--keys", action="store_true", help="let in nobody but the client of the grant")
     options = parser.parse_args(argv)
     logging.basicConfig(
@@ -64,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
         first, _, last = options.ports.partition("-")
         ports = range(int(first), int(last) + 1)
         door = Door() if options.keys else None
-        return run(channel, options.backend, options.bind, ports, options.links.split(","), door)
+        links, between = options.links.split(","), options.peers.split(",")
+        return run(channel, options.backend, options.bind, ports, links, between, door)
     except Exception as error:
         log.exception("worker failed")
         tell(channel, Finished.encode(reason=f"{type(error).__name__}: {error}"[:200]))
@@ -72,10 +74,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(
-    channel: socket.socket, kind: str, bind: str, ports: range, links: list[str], door: Door | None = None
+    channel: socket.socket,
+    kind: str,
+    bind: str,
+    ports: range,
+    links: list[str],
+    between: list[str],
+    door: Door | None = None,
 ) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
+    from rgpu.link import offered
     from rgpu.server import backend, executor, peer, spill
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
@@ -111,9 +120,10 @@ def run(
         device_backend.entitle(allowance, store)
         peers = peer.Peers(
             device_backend,
-            lambda keys: listen_at(bind, ports, links if keys else ["tcp"], keys),
+            lambda kinds, keys: listen_at(bind, ports, kinds, keys),
             bind,
             door.meeting if door else peer.unprotected,
+            kinds=offered(between),
         )
         service = executor.Service(connection, device_backend, peers)
         guard.telemetry = service.telemetry

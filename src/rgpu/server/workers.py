@@ -111,7 +111,7 @@ class WorkerPool:
         self._watcher, self._events, self._clock = watcher, events, clock
         self._spares, self._command = spares, command
         self._quarters = quarters or Quarters()
-        self._listen = ["--bind", bind, "--links", ",".join(PROTECTED if keys else links)]
+        self._listen = ["--bind", bind, "--links", ",".join(PROTECTED if keys else links), "--peers", ",".join(links)]
         self._listen += ["--keys"] if keys else []
         self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)

@@ -6,7 +6,7 @@ frames of ``Piece``. Nothing here names a handle: what arrives goes where the re
 """
 
 from rgpu.wire import limits
-from rgpu.wire.declare import U64, Blob, Message, Text
+from rgpu.wire.declare import BOOL, U64, Blob, Message, Text
 from rgpu.wire.values import VALUES
 
 SECRET = Blob(16)
@@ -17,7 +17,7 @@ class Peer(Message):
 
 
 class Greeting(Peer, tag=1):
-    """First message of the one that connected: that it is there, and what it is."""
+    """First message of the one that connected, and the other's answer: that it is there, and what it is."""
 
     host: Text()
     kind: Text()
@@ -38,6 +38,22 @@ class Broken(Peer, tag=3):
     kind: Text()
     args: VALUES
     traceback: Text(limits.LONG_TEXT)
+
+
+class Lent(Peer, tag=4):
+    """In place of the ``total`` bytes of ``token``: a ticket with which the receiver copies them out of the sender's
+    device memory by itself. What a ticket is, the two devices' kind says (CUDA: handles of its IPC)."""
+
+    token: U64
+    ticket: Blob(256)
+    total: U64
+
+
+class Returned(Peer, tag=5):
+    """What was lent is not needed any more. ``done`` False: the ticket was of no use, the bytes must come."""
+
+    token: U64
+    done: BOOL
 
 
 class Meeting(Message):
