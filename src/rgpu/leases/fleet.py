@@ -7,6 +7,7 @@ devices: the server checks again.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,9 +59,13 @@ class Listed:
 
     def rooms(self, user: str) -> list[Room]:
         """What each device has left, for a user."""
-        holders = list(self.leases.values())
-        shut = self.draining or self._over(user, holders)
-        rooms = []
+        if self.quotas.named and not self.draining and self._over(user, list(self.leases.values())):
+            return [replace(room, open=False) for room in self._rooms]
+        return self._rooms
+
+    @functools.cached_property
+    def _rooms(self) -> list[Room]:
+        holders, rooms = list(self.leases.values()), []
         for device, facts in enumerate(self.facts):
             here = [one for one in holders if device in one.parts]
             rooms.append(
@@ -71,7 +76,7 @@ class Listed:
                     max(0.0, 1.0 - sum(one.compute for one in here)),
                     self.load[device] + len(here),
                     0.0,
-                    not shut and not self.full[device],
+                    not self.draining and not self.full[device],
                     facts,
                     self.lendable[device],
                 )
@@ -154,13 +159,15 @@ def decide(
         for user in {mine.user, *(one.user for one in waiting)}
     }
     places = [(server.address, device) for server in servers for device in range(len(server.facts))]
-    usable = [p for p in (mine.item.devices or range(len(places))) if places[p][0] not in skip]
-    candidates(rooms[mine.user], mine.item)
-    mine = replace(mine, item=mine.item.among(usable))
-    try:
-        candidates(rooms[mine.user] if usable else [], mine.item)
-    except NoSuchDevice:
-        return Decision((), 1, 1, ServerBusy(f"{mine.item} asked for; of the servers that have it too few answer"))
+    if skip:
+        candidates(rooms[mine.user], mine.item)
+        usable = [p for p in (mine.item.devices or range(len(places))) if places[p][0] not in skip]
+        mine = replace(mine, item=mine.item.among(usable))
+        try:
+            candidates(rooms[mine.user] if usable else [], mine.item)
+        except NoSuchDevice:
+            why = ServerBusy(f"{mine.item} asked for; of the servers that have it too few answer")
+            return Decision((), 1, 1, why)
     ordered = in_order([*waiting, mine], shares(servers), weights(servers)) if waiting else [mine]
     chosen: dict[bytes, list[int]] = {}
 
@@ -169,7 +176,11 @@ def decide(
             # Askers do not all take the first of a thousand equal devices, yet each knows which another takes.
             ties = random.Random(one.ticket)
             chosen[one.ticket] = choose(rooms[one.user], one.item, [ties.random() for _ in places])
-        except RgpuError:
+        except NoSuchDevice:
+            if one is mine:
+                raise
+            return False
+        except ServerBusy:
             return False
         for position in chosen[one.ticket] if one is not mine else ():
             for of_user in {id(one): one for one in rooms.values()}.values():

@@ -24,6 +24,10 @@ def _b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))  # a client reads those of all servers
+
+
 def _end(prefix: str) -> str:
     """The end of the range of all keys with an ASCII prefix."""
     return _b64(prefix[:-1] + chr(ord(prefix[-1]) + 1))
@@ -70,7 +74,7 @@ class Etcd:
 
     def put(self, key: str, value: Any, lease: int) -> None:
         """Write a key that vanishes with a lease."""
-        self._ask("kv/put", {"key": _b64(key), "value": _b64(json.dumps(value)), "lease": str(lease)})
+        self._ask("kv/put", {"key": _b64(key), "value": _b64(_text(value)), "lease": str(lease)})
 
     def transact(
         self, unchanged: Mapping[str, int], put: Mapping[str, Any], lease: int | None = 0, delete: str = ""
@@ -80,7 +84,7 @@ class Etcd:
         leaves each key, which must exist, under the lease it has."""
         keep = {"ignore_lease": True} if lease is None else {"lease": str(lease)}
         operations = [
-            {"request_put": {"key": _b64(key), "value": _b64(json.dumps(value)), **keep}} for key, value in put.items()
+            {"request_put": {"key": _b64(key), "value": _b64(_text(value)), **keep}} for key, value in put.items()
         ]
         if delete:
             operations.append({"request_delete_range": {"key": _b64(delete)}})

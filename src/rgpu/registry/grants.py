@@ -11,6 +11,7 @@ tickets with their askers. What is leased in the end is the servers' to say (``c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import secrets
@@ -73,29 +74,42 @@ class Picture:
     queue: tuple[Waiting, ...]
 
 
-def picture(entries: Mapping[str, Entry]) -> Picture:
-    """Servers in the order of their addresses; what nobody of ours wrote is left out."""
-    servers, books = [], {}
-    for key in sorted(key for key in entries if key.startswith(SERVERS)):
-        address, book = key.removeprefix(SERVERS), entries.get(BOOKS + key.removeprefix(SERVERS))
-        try:
-            if book is not None and str(parse_address(address)) == address:
-                servers.append(listed(address, entries[key].value, book.value))
-                books[address] = book
-        except (KeyError, TypeError, ValueError, AttributeError):
-            continue
-    numbers = {}
-    for server in servers:
+class Reader:
+    """Makes pictures; a server whose entries did not change is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Entry, Entry, Listed]] = {}
+
+    def picture(self, entries: Mapping[str, Entry]) -> Picture:
+        """Servers in the order of their addresses; what nobody of ours wrote is left out."""
+        known: dict[str, tuple[Entry, Entry, Listed]] = {}
+        for key in sorted(key for key in entries if key.startswith(SERVERS)):
+            address, about, book = key.removeprefix(SERVERS), entries[key], entries.get(BOOKS + key[len(SERVERS) :])
+            before = self._known.get(address)
+            try:
+                if before is not None and before[0] == about and before[1] == book:
+                    known[address] = before
+                elif book is not None and str(parse_address(address)) == address:
+                    known[address] = (about, book, listed(address, about.value, book.value))
+            except (KeyError, TypeError, ValueError, AttributeError):
+                continue
+        self._known = known
+        servers = tuple(server for _, _, server in known.values())
+        books = {address: book for address, (_, book, _) in known.items()}
+        return Picture(servers, books, _queue(entries, servers))
+
+
+def _queue(entries: Mapping[str, Entry], servers: Sequence[Listed]) -> tuple[Waiting, ...]:
+    found = {key: entry for key, entry in entries.items() if key.startswith(QUEUE)}
+    numbers: dict[str, int] = {}
+    for server in servers if found else ():
         for device in range(len(server.facts)):
             numbers[f"{server.address}/{device}"] = len(numbers)
     queue = []
-    for key, entry in entries.items():
-        if key.startswith(QUEUE):
-            try:
-                queue.append(_waiting(key.removeprefix(QUEUE), entry, numbers))
-            except (KeyError, TypeError, ValueError, AttributeError):
-                continue
-    return Picture(tuple(servers), books, tuple(queue))
+    for key, entry in found.items():
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            queue.append(_waiting(key.removeprefix(QUEUE), entry, numbers))
+    return tuple(queue)
 
 
 def _waiting(ticket: str, entry: Entry, numbers: Mapping[str, int]) -> Waiting:
@@ -127,6 +141,7 @@ class Asker:
         self.url, self._user, self._told, self._shown = url, user, told, shown
         self._etcd = Etcd(url, timeout)
         self._mirror, self._own_mirror = mirror, mirror is None
+        self._reader = Reader()
         self._skip: set[str] = set()
         self._ticket = secrets.token_bytes(16)
         self._queued = 0  # the lease of the place in the queue
@@ -147,7 +162,7 @@ class Asker:
         try:
             while True:
                 version, entries = self._look(deadline, fresh=attempts > 0)
-                seen = picture(entries)
+                seen = self._reader.picture(entries)
                 if not seen.servers:
                     raise RegistryUnavailable(f"no server that lends devices is registered in {self.url}", "empty")
                 if tried and (revision := _written(secret, seen, tried)):  # the answer was lost, not what it answered
@@ -194,15 +209,16 @@ class Asker:
         if self._mirror is None or fresh:
             version = self._mirror.look()[0] if self._mirror else 0
             return version, self._etcd.snapshot(PREFIX)[1]
+        first = time.monotonic() + self._etcd.timeout
         while True:
             version, revision, entries, failure = self._mirror.look()
             if failure is None and revision:
                 return version, entries
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= (deadline if failure else max(first, deadline)):
                 raise failure or RegistryUnavailable(f"the registry {self.url} does not answer")
             if failure is not None:
                 self._say(f"still waiting; {failure}")
-            self._mirror.wait(version, min(1.0, deadline - time.monotonic()))
+            self._mirror.wait(version, min(1.0, max(first, deadline) - time.monotonic()))
 
     def _decide(self, seen: Picture, terms: Terms) -> Decision:
         positions = self._shown(seen.servers)
