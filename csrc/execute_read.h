@@ -1,4 +1,4 @@
-/* Reading msgpack that nobody has vouched for; each function leaves the reader alone where it says 0, but `skip`. */
+/* msgpack. Reading what nobody has vouched for: each function leaves the reader alone where it says 0, but `skip`. */
 #ifndef RGPU_EXECUTE_READ_H
 #define RGPU_EXECUTE_READ_H
 
@@ -152,6 +152,20 @@ static inline int skip(reader *r)
         r->at += size;
     }
     return 1;
+}
+
+/* Write one integer that is not negative, as msgpack's shortest form; the bytes written. */
+static inline size_t store_natural(unsigned char *to, uint64_t x)
+{
+    if (x < 0x80) {
+        *to = (unsigned char)x;
+        return 1;
+    }
+    size_t log = x <= 0xff ? 0 : x <= 0xffff ? 1 : x <= 0xffffffff ? 2 : 3, size = (size_t)1 << log;
+    to[0] = (unsigned char)(0xcc + log);
+    for (size_t i = 0; i < size; i++)
+        to[1 + i] = (unsigned char)(x >> 8 * (size - 1 - i));
+    return 1 + size;
 }
 
 #endif

@@ -429,7 +429,12 @@ static PyObject *session_receive(Session *s, PyObject *frames)
 static PyObject *session_expects(Session *s, PyObject *head)
 {
     fields f;
-    return PyBool_FromLong(parse(s, head, &f) && f.kind == DATA && f.number == s->expected);
+    if (!parse(s, head, &f) || f.kind != DATA || f.number != s->expected)
+        Py_RETURN_FALSE;
+    double now = now_of(s);
+    if (now < 0 && PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(acknowledged(s, f.received, f.done, now));
 }
 
 static PyObject *session_mark_done(Session *s, PyObject *const *args, Py_ssize_t count)

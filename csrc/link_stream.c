@@ -12,10 +12,15 @@
 #include "rgpu_transport.h"
 
 #define FRAMES 64
+#define MESSAGE ((size_t)32 << 20) /* as in rgpu.link.framing */
 #define BUFFER (256 << 10)
 #define PLACED (16 << 10)
 #define SMALL (16 << 10) /* a message below this leaves in one piece, copied together */
 #define LOOKS 64         /* at shared memory, before another may use this core */
+#define TAKEN (64 << 10) /* bytes that are taken into the buffer at once: what is large has another place */
+#define PIECE (256 << 10) /* bytes after which a sleeping reader of a ring is woken */
+#define STALLED 50e-6    /* seconds without a byte after which a large frame waits for its turn like everything else */
+#define MOVING 3e-3      /* seconds that one call moves a large frame on */
 
 /* Either a socket, or a transport with a socket for its bell. */
 typedef struct {
@@ -62,13 +67,12 @@ static int take_pipe(pipe_end *end, PyObject *args)
     return 0;
 }
 
+/* -1: errno says why. Needs no GIL. */
 static int ring(pipe_end *end)
 {
     if (end->transport->ops->ring(end->transport) && send(end->fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
-        errno != EAGAIN && errno != EWOULDBLOCK) {
-        connection_error(strerror(errno));
+        errno != EAGAIN && errno != EWOULDBLOCK)
         return -1;
-    }
     return 0;
 }
 
@@ -82,27 +86,39 @@ static int ended(pipe_end *end)
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-/* Bytes taken, 0: none now, -1 with an exception: the connection is over. */
-static int64_t take_in(Inlet *in, unsigned char *to, size_t size)
+enum { NOTHING = 0, OVER = -1, HUNG_UP = -2, BROKEN = -3 }; /* OVER: errno says why */
+
+/* Bytes taken, or one of the above. Needs no GIL. */
+static int64_t take_raw(pipe_end *end, unsigned char *to, size_t size)
 {
-    pipe_end *end = &in->pipe;
-    int64_t got;
     if (!end->transport) {
-        got = recv(end->fd, to, size, MSG_DONTWAIT);
+        int64_t got = recv(end->fd, to, size, MSG_DONTWAIT);
         if (got > 0)
             return got;
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-            return 0;
-        connection_error(got ? strerror(errno) : "the peer hung up");
-        return -1;
+        return !got ? HUNG_UP : errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? NOTHING : OVER;
     }
-    got = end->transport->ops->read(end->transport, to, size);
+    int64_t got = end->transport->ops->read(end->transport, to, size);
+    return got < 0 ? BROKEN : got > 0 && ring(end) ? OVER : got;
+}
+
+/* The same with an exception (-1) where the connection is over. */
+static int64_t told(pipe_end *end, int64_t got)
+{
     if (got > 0)
-        return ring(end) ? -1 : got;
-    int over = got < 0 ? 1 : ended(end);
-    if (over > 0)
-        connection_error(got < 0 ? "the peer broke the rules of the transport" : "the peer is gone");
-    return over ? -1 : 0;
+        return got;
+    if (got == NOTHING) {
+        int over = end->transport ? ended(end) : 0;
+        if (over > 0)
+            connection_error("the peer is gone");
+        return over ? -1 : 0;
+    }
+    connection_error(got == OVER ? strerror(errno) : got == HUNG_UP ? "the peer hung up" : "the peer broke the rules of the transport");
+    return -1;
+}
+
+static int64_t take_in(Inlet *in, unsigned char *to, size_t size)
+{
+    return told(&in->pipe, take_raw(&in->pipe, to, size));
 }
 
 static int64_t fill(Inlet *in)
@@ -114,10 +130,11 @@ static int64_t fill(Inlet *in)
         in->high -= in->low;
         in->low = 0;
     }
-    int64_t got = in->high < BUFFER ? take_in(in, in->buffer + in->high, (size_t)(BUFFER - in->high)) : 0;
+    size_t room = (size_t)(BUFFER - in->high), size = room < TAKEN ? room : TAKEN;
+    int64_t got = size ? take_in(in, in->buffer + in->high, size) : 0;
     if (got > 0) {
         in->high += got;
-        in->emptied = in->high < BUFFER;
+        in->emptied = (size_t)got < size;
         in->fresh = in->heard = 1;
     }
     return got;
@@ -127,6 +144,36 @@ static PyObject *inlet_fill_buffer(Inlet *in, PyObject *Py_UNUSED(none))
 {
     int64_t got = fill(in);
     return got < 0 ? NULL : PyBool_FromLong(got > 0);
+}
+
+/* (place, filled) -> how much of it is filled now: takes in what comes as long as it comes. */
+static PyObject *inlet_fill_place(Inlet *in, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer place;
+    Py_ssize_t filled = count == 2 ? PyLong_AsSsize_t(args[1]) : -1;
+    if (filled < 0 || PyObject_GetBuffer(args[0], &place, PyBUF_WRITABLE))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "(place, filled)");
+    Py_ssize_t before = filled;
+    int64_t got = 1;
+    Py_BEGIN_ALLOW_THREADS
+    double began = link_now(), heard = began, now = began;
+    while (filled < place.len && got >= 0 && now - heard < STALLED && now - began < MOVING) {
+        got = take_raw(&in->pipe, (unsigned char *)place.buf + filled, (size_t)(place.len - filled));
+        now = link_now();
+        if (got > 0) {
+            filled += got;
+            heard = now;
+        } else if (!got)
+            sched_yield();
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&place);
+    if (filled > before) {
+        in->emptied = 0;
+        in->fresh = in->heard = 1;
+    } else if (told(&in->pipe, got) < 0)
+        return NULL;
+    return PyLong_FromSsize_t(filled);
 }
 
 static uint32_t u32(const unsigned char *from)
@@ -156,8 +203,10 @@ static PyObject *plain_message(Inlet *in, uint32_t count)
             Py_CLEAR(frames);
         from += size;
     }
-    if (frames)
+    if (frames) {
         in->low += (Py_ssize_t)whole;
+        in->fresh = in->low < in->high || !in->emptied;
+    }
     return frames;
 }
 
@@ -217,6 +266,8 @@ static PyObject *inlet_look(Inlet *in, PyObject *seconds)
             sched_yield();
     } while (!found && link_now() < until);
     Py_END_ALLOW_THREADS
+    if (found)
+        in->emptied = 0;
     return PyBool_FromLong(found);
 }
 
@@ -247,6 +298,7 @@ static void inlet_dealloc(Inlet *in)
 static PyMethodDef inlet_methods[] = {
     {"take", (PyCFunction)inlet_take, METH_NOARGS, "The next message, None, or NotImplemented: it is not a plain one."},
     {"fill_buffer", (PyCFunction)inlet_fill_buffer, METH_NOARGS, "Take in what has come, without waiting; whether anything has."},
+    {"fill_place", (PyCFunction)(void (*)(void))inlet_fill_place, METH_FASTCALL, "(place, filled) -> how much is filled now."},
     {"look", (PyCFunction)inlet_look, METH_O, "(seconds) -> whether there is something to read; looks for so long."},
     {NULL, NULL, 0, NULL},
 };
@@ -282,25 +334,50 @@ static int64_t give_socket(int fd, struct iovec *parts, int count)
 static int64_t give_transport(pipe_end *end, const struct iovec *parts, int count)
 {
     int64_t total = 0;
-    for (int i = 0; i < count; i++) {
-        int64_t given = end->transport->ops->write(end->transport, parts[i].iov_base, parts[i].iov_len);
-        if (given < 0) {
-            errno = EPIPE;
-            return -1;
+    for (int i = 0; i < count; i++)
+        for (size_t at = 0; at < parts[i].iov_len;) {
+            size_t left = parts[i].iov_len - at, size = left < PIECE ? left : PIECE;
+            int64_t given = end->transport->ops->write(end->transport, (char *)parts[i].iov_base + at, size);
+            if (given < 0)
+                errno = EPIPE;
+            if (given < 0 || ring(end))
+                return -1;
+            total += given;
+            at += (size_t)given;
+            if ((size_t)given < size)
+                return total;
         }
-        total += given;
-        if (end->transport->ops->ring(end->transport) && send(end->fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
-            errno != EAGAIN && errno != EWOULDBLOCK)
-            return -1;
-        if ((size_t)given < parts[i].iov_len)
-            break;
-    }
     return total;
 }
 
 static int64_t give(pipe_end *end, struct iovec *parts, int count)
 {
     return end->transport ? give_transport(end, parts, count) : give_socket(end->fd, parts, count);
+}
+
+/* The same for what is large: goes on as long as the peer takes something. */
+static int64_t give_all(pipe_end *end, struct iovec *parts, int count)
+{
+    double began = link_now(), heard = began, now = began;
+    int64_t total = 0;
+    while (count && now - heard < STALLED && now - began < MOVING) {
+        int64_t given = give(end, parts, count);
+        if (given < 0)
+            return total ? total : -1; /* the next call says it again */
+        now = link_now();
+        total += given;
+        if (given)
+            heard = now;
+        else
+            sched_yield();
+        for (; count && (size_t)given >= parts->iov_len; parts++, count--)
+            given -= (int64_t)parts->iov_len;
+        if (count) {
+            parts->iov_base = (char *)parts->iov_base + given;
+            parts->iov_len -= (size_t)given;
+        }
+    }
+    return total;
 }
 
 static void store_u32(unsigned char *to, uint32_t value)
@@ -329,12 +406,12 @@ static int64_t give_message(pipe_end *end, const unsigned char *head, size_t len
         parts[i + 1] = (struct iovec){frames[i].buf, (size_t)frames[i].len};
     int64_t given;
     Py_BEGIN_ALLOW_THREADS
-    given = give(end, parts, count + 1);
+    given = give_all(end, parts, count + 1);
     Py_END_ALLOW_THREADS
     return given;
 }
 
-/* (frames) -> bytes of the message, head included, that the pipe took. */
+/* (frames) -> bytes of the message, head included, that the pipe did not take. */
 static PyObject *outlet_give(Outlet *out, PyObject *frames)
 {
     Py_ssize_t count = PyList_Size(frames);
@@ -351,7 +428,8 @@ static PyObject *outlet_give(Outlet *out, PyObject *frames)
         total += (size_t)views[held].len;
     }
     int64_t given = -1;
-    if (held == count) {
+    int held_all = held == count;
+    if (held_all && total <= MESSAGE) {
         store_u32(head, (uint32_t)count);
         given = give_message(&out->pipe, head, 4 + 4 * (size_t)count, views, held, total);
     }
@@ -359,11 +437,12 @@ static PyObject *outlet_give(Outlet *out, PyObject *frames)
     while (held--)
         PyBuffer_Release(&views[held]);
     if (given >= 0)
-        return PyLong_FromLongLong(given);
-    if (!PyErr_Occurred())
-        count > FRAMES ? (void)PyErr_Format(PyExc_ValueError, "a message of %zd frames", count)
-                       : (void)connection_error(strerror(problem));
-    return NULL;
+        return PyLong_FromLongLong((long long)(4 + 4 * count + (Py_ssize_t)total) - given);
+    if (PyErr_Occurred())
+        return NULL;
+    if (held_all && total <= MESSAGE)
+        return connection_error(strerror(problem));
+    return PyErr_Format(PyExc_ValueError, "a message of %zd frames and %zu bytes", count, total);
 }
 
 static PyObject *outlet_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
@@ -383,7 +462,7 @@ static void outlet_dealloc(Outlet *out)
 }
 
 static PyMethodDef outlet_methods[] = {
-    {"give", (PyCFunction)outlet_give, METH_O, "(frames) -> how many bytes of the message the pipe took, its head included."},
+    {"give", (PyCFunction)outlet_give, METH_O, "(frames) -> how many bytes of the message the pipe did not take, its head included."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot outlet_slots[] = {

@@ -184,7 +184,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             order = "F" if order == "F" or (order in "AK" and meta.f and not meta.c) else "C"
             out = np.empty(meta.shape, meta.dtype, order)
         if meta.size:
-            self._stream.read(self._handle, out, order)
+            self._stream.read(self._handle, out, order, meta.wire)
         return out
 
     def set(self, arr: Any, stream: Any = None) -> None:

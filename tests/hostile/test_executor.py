@@ -111,6 +111,19 @@ def outcome(commands, compiled):
     return refusal, bench.state(), replies
 
 
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize(
+    "handle, dtype, shape", [(1, "<f8", [3, 4]), (2, "<i4", [5]), (3, "|b1", []), (4, "<f8", [4, 3])]
+)
+def test_small_reads_are_the_same_from_the_loop_and_from_the_executor(handle, dtype, shape, order):
+    answers = []
+    for compiled in (True, False):
+        bench = Bench(compiled)
+        bench.run(ops.Read.encode(2**40, handle, order, dtype, shape))
+        answers.append([[bytes(frame) for frame in frames] for frames in bench.answers])
+    assert answers[0] == answers[1] and len(answers[0]) == 1
+
+
 def likely():
     """Commands of the forms that the C core's loop runs itself, or nearly."""
     number, handle = st.sampled_from([1, 2, 6, 7, 8, 9, 2**63]), st.integers(7, 14)
@@ -131,6 +144,7 @@ def likely():
         ops.Binary: (fn, handle, operand, operand),
         ops.Inplace: (fn, number, operand),
         ops.Call: (fn, st.lists(handle, max_size=2), st.lists(value | operand, max_size=3), named),
+        ops.Read: (number, number, st.integers(0, 2), st.sampled_from(["<f8", "<f4"]), extent | st.just([2, 3])),
     }
     return st.one_of(*[st.tuples(st.just(op.tag), *fields).map(list) for op, fields in forms.items()])
 

@@ -39,14 +39,20 @@ class Outlet:
         self._to = pipe
 
     def give(self, frames: list) -> int:
-        """How many bytes of the message the pipe took, its head included."""
-        if len(frames) > FRAMES:
-            raise ValueError(f"a message of {len(frames)} frames")
-        sizes = [len(frame) for frame in frames]
-        head = _HEADS[len(frames)].pack(len(frames), *sizes)
-        if sum(sizes) < SMALL:
-            return self._to.write_one(b"".join((head, *frames)))
-        return self._to.write((head, *frames))
+        """How many bytes of the message the pipe did not take, its head included."""
+        head, size = _head_of(frames)
+        if size < SMALL:
+            return size - self._to.write_one(b"".join((head, *frames)))
+        return size - self._to.write((head, *frames))
+
+
+def _head_of(frames: list) -> tuple[bytes, int]:
+    """A message's head, and the size of the whole."""
+    sizes = [len(frame) for frame in frames]
+    if len(sizes) > FRAMES or sum(sizes) > MESSAGE:
+        raise ValueError(f"a message of {len(sizes)} frames and {sum(sizes)} bytes")
+    head = _HEADS[len(sizes)].pack(len(sizes), *sizes)
+    return head, len(head) + sum(sizes)
 
 
 class _Rest:
@@ -63,15 +69,10 @@ class _Rest:
         """False: the pipe is full, nothing was taken."""
         if self.backlog and not self.push() and self.backlog > BACKLOG:
             return False
-        sizes = [len(frame) for frame in frames]
-        whole = 4 + 4 * len(sizes) + sum(sizes)
-        if whole > MESSAGE:
-            raise ValueError(f"a message of {whole} bytes")
-        written = 0 if self.backlog else self.give(frames)
-        if written < whole:
-            if len(sizes) > FRAMES:
-                raise ValueError(f"a message of {len(sizes)} frames")
-            self._keep((_HEADS[len(sizes)].pack(len(sizes), *sizes), *frames), written, copy_below)
+        missing = -1 if self.backlog else self.give(frames)
+        if missing:
+            head, whole = _head_of(frames)
+            self._keep((head, *frames), 0 if missing < 0 else whole - missing, copy_below)
         return True
 
     def sign(self) -> None:
@@ -149,12 +150,20 @@ class Inlet:
             self.fresh = self.heard = True
         return got > 0
 
+    def fill_place(self, place: memoryview, filled: int) -> int:
+        """Take in more of a large frame; how much of it is filled now."""
+        if got := self._from.read_into(place[filled:]):
+            self._emptied = False
+            self.fresh = self.heard = True
+        return filled + got
+
 
 class _Parts:
     """Puts messages together from a pipe; an inlet beside it has the buffer, and the plain ones ready."""
 
     take: Any
     fill_buffer: Any
+    fill_place: Any
     _memory: bytearray
     _low: int
     _high: int
@@ -176,12 +185,8 @@ class _Parts:
         """Take in what has come, without waiting. Whether anything has."""
         if self._place is None:
             return self.fill_buffer()
-        got = self._pipe.read_into(self._place[self._filled :])
-        self._filled += got
-        if got:
-            self._emptied = False
-            self.fresh = self.heard = True
-        return got > 0
+        before, self._filled = self._filled, self.fill_place(self._place, self._filled)
+        return self._filled > before
 
     def read(self, sink: Sink | None) -> list | None:
         """The next whole message, or None; ``sink`` as in ``Link.recv``."""

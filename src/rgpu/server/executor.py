@@ -77,7 +77,8 @@ def loop_of(table: Table, backend: Backend, functions: list) -> Any:
 
 class Executor:
     """Handlers by command; ``post(frames)`` sends a reply message to the client. ``settle`` returns
-    when the client has what was posted: until then replies may share memory with arrays."""
+    when the client has what was posted: until then replies may share memory with arrays; ``settled`` says
+    whether that is so already."""
 
     def __init__(
         self,
@@ -85,8 +86,9 @@ class Executor:
         post: Callable[[list], None],
         settle: Callable[[], Any] = lambda: None,
         peers: Peers | None = None,
+        settled: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.backend, self.post, self._settle = backend, post, settle
+        self.backend, self.post, self._settle, self._settled = backend, post, settle, settled
         self.peers = backend.peers = peers or Peers(backend)
         self.table = backend.table = spill.table_of(backend)
         self._get, self._array = self.table.peek, backend.array
@@ -351,7 +353,7 @@ class Executor:
         """Where the payload of a message that consists of one Write belongs, so that it is received in place:
         asked only while nothing runs and nothing waits to be run. None: anywhere."""
         self._placed = None
-        if len(frames) != 1 or self._loop.lent:
+        if len(frames) != 1 or (self._loop.lent and not self._settled()):
             return None
         try:
             _, commands = _opened(frames)
@@ -522,11 +524,16 @@ class Service:
     def __init__(self, connection: Any, backend: Backend, peers: Peers | None = None) -> None:
         self.connection = connection
         self.allowance = backend.allowance or Allowance(lambda message: None, limit=backend.limit)
-        self.executor = Executor(backend, connection.post, connection.flush, peers)
+        self.executor = Executor(backend, connection.post, connection.flush, peers, self._settled)
         connection.sink = self._sink
         self._busy = 0.0  # seconds spent executing up to ``_since``
         self._since: float | None = None  # when the present message began to execute
         self._told = (time.monotonic(), 0.0)
+
+    def _settled(self) -> bool:
+        """Whether the client has everything that was posted. Copies to other workers may be under way still."""
+        sent, received, _ = self.connection.session.progress
+        return sent == received and self.executor.peers.settled()
 
     def _sink(self, frames: list) -> memoryview | None:
         """Where the next payload goes."""
@@ -549,7 +556,7 @@ class Service:
         if allowance.alert and (connection.pump() or allowance.idle(connection.wait, settle)):
             return
         connection.wait(0.25)
-        connection.pump()
+        connection.pump(one=True)  # the next one may be received into an array only when nothing waits to be run
 
     def run(self) -> str:
         """Serve to the end and return the reason: 'bye', 'expired' or an error text."""

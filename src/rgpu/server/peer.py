@@ -170,6 +170,11 @@ class Pair:
         if not held():
             self.wait_until(held)
 
+    def settled(self) -> bool:
+        """Whether it does."""
+        sent, received, _ = self.connection.session.progress
+        return not self._queue and sent == received
+
     # ---- receiving -------------------------------------------------------------------------------
 
     def receive(self, token: int, place: memoryview) -> None:
@@ -532,6 +537,10 @@ class Peers:
                     pair.settle()
             except PeerLost:
                 continue
+
+    def settled(self) -> bool:
+        """Whether that is so."""
+        return all(pair.settled() for pair in [*self.pairs.values(), *self.others] if pair.usable)
 
     def close(self, seconds: float = 2.0) -> None:
         pairs, self.pairs = [*self.pairs.values(), *self.others], {}

@@ -118,9 +118,10 @@ class Connection:
 
     # Receiving
 
-    def pump(self, sink: Sink | None = None) -> bool:
-        """Move on without waiting: link events, everything that arrived, everything due. True if
-        something arrived. ``sink(frames so far)`` names the place of a message's next frame."""
+    def pump(self, sink: Sink | None = None, one: bool = False) -> bool:
+        """Move on without waiting: link events, everything that arrived (``one``: up to the first message that is
+        delivered), everything due. True if something arrived. ``sink(frames so far)`` names the place of a
+        message's next frame."""
         with self._lock:
             if self.failure is not None:
                 return False
@@ -138,6 +139,8 @@ class Connection:
                             self._inbox.append(payload)
                         else:
                             self._on_message(payload)
+                        if one:
+                            break
             except (ProtocolError, ForkError) as error:
                 self.fail(error)
                 return True

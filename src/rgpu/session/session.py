@@ -97,9 +97,11 @@ class PureSession:
 
     def expects(self, header) -> bool:
         """Whether a message with this header would be delivered: only then may its payload be
-        received into its final place."""
+        received into its final place. What it acknowledges counts already."""
         fields = self._parse(header)
-        return fields is not None and fields[0] == DATA and fields[1] == self._receiver.expected
+        if fields is None or fields[0] != DATA or fields[1] != self._receiver.expected:
+            return False
+        return self._sender.acknowledged(*fields[2:], self._clock())
 
     def receive(self, frames: list) -> list | None:
         """Take a message from the link. Returns its payload frames if it is the next one."""

@@ -6,7 +6,7 @@ cores are few or busy. So it is measured: waits that began with a look against w
 
 import os
 
-LONGEST = 100e-6  # seconds of looking: a round trip on one host, and what waking costs
+LONGEST = 250e-6  # seconds of looking: a few round trips on one host, and what waking costs
 SHORT = 400e-6  # where waits are longer than this on the average, looking is of no use
 _WEIGHT = 1 / 8  # of the latest wait in the average
 _TRIAL = 32  # every so many waits the other way is tried
