@@ -49,4 +49,10 @@ int64_t table_charge(int64_t nbytes);                 /* what an array counts fo
 int table_admits(Table *t, int64_t nbytes);      /* -1 with an exception beyond a limit */
 int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root); /* the same, and if in use */
 
+/* execute_replay.c */
+struct templates;
+struct templates *templates_new(void);
+void templates_free(struct templates *all);
+PyObject *templates_define(struct templates *all, PyObject *args);
+
 #endif

@@ -2,6 +2,8 @@
 #include "execute.h"
 #include "execute_read.h"
 
+unsigned char *templates_expand(const struct templates *all, reader r, size_t *size, uint64_t *count);
+
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
@@ -9,7 +11,9 @@
 #define COMMANDS 4096
 #define FUNCTIONS 65536
 
-enum { FREE = 2, EMPTY, VIEW, UNARY, BINARY, INPLACE, CALL, READ = 12 }; /* as in rgpu.wire.ops */
+#define REPLAYED 65536 /* as in rgpu.wire.limits */
+
+enum { FREE = 2, EMPTY, VIEW, UNARY, BINARY, INPLACE, CALL, READ = 12, TEMPLATE = 16, REPLAY }; /* as in rgpu.wire.ops */
 #define DATA 2        /* the reply to READ */
 #define COPIED 16384 /* as in rgpu.server.executor */
 enum { LIST, TUPLE, HANDLE, DTYPE, ELLIPSIS = 7, INT = 11 }; /* as in rgpu.wire.values */
@@ -30,6 +34,7 @@ typedef struct {
     char *elementwise; /* whether a function is a ufunc of NumPy's own */
     size_t count;
     char lent, watched;
+    struct templates *templates;
     struct {
         char text[8];
         PyArray_Descr *dtype;
@@ -500,24 +505,67 @@ static int tell_failed(PyObject *executor, uint64_t batch, uint64_t index, reade
     return done ? 0 : -1;
 }
 
-static int run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t count)
+/* Let Python run it; the number of commands that it stands for, or -1. */
+static int64_t run_slowly(PyObject *executor, uint64_t batch, uint64_t index, reader command)
 {
-    for (uint64_t index = 0; index < count; index++) {
+    PyObject *done = PyObject_CallMethod(executor, "run_one", "KKy#", (unsigned long long)batch, (unsigned long long)index,
+                                         (const char *)command.at, (Py_ssize_t)(command.end - command.at));
+    int64_t count = done ? PyLong_AsLongLong(done) : -1;
+    Py_XDECREF(done);
+    return PyErr_Occurred() ? -1 : count;
+}
+
+static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t index, uint64_t count, int again);
+
+static uint64_t tag_of(reader r)
+{
+    uint64_t fields, tag;
+    return take_list(&r, &fields) && take_natural(&r, &tag) ? tag : 0;
+}
+
+/* A Replay: its commands, or -1. Those that are unusual in any way are for the executor. */
+static int64_t run_again(Loop *loop, PyObject *executor, uint64_t batch, uint64_t index, reader command)
+{
+    size_t size;
+    uint64_t count;
+    uint64_t fields, tag;
+    reader r = command;
+    int good = take_list(&r, &fields) && fields == 4 && take_natural(&r, &tag);
+    unsigned char *made = good ? templates_expand(loop->templates, r, &size, &count) : NULL;
+    if (!made || index + count > REPLAYED) {
+        PyMem_Free(made);
+        return run_slowly(executor, batch, index, command);
+    }
+    int64_t done = run_all(loop, executor, (reader){made, made + size}, batch, index, count, 1);
+    PyMem_Free(made);
+    return done < 0 ? -1 : (int64_t)count;
+}
+
+/* Runs `count` commands; with those that they stand for, or -1. `again`: they are a template's. */
+static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t index, uint64_t count, int again)
+{
+    uint64_t first = index;
+    for (; count; count--) {
         reader command = {r.at, r.end};
         skip(&r); /* it was whole when the message was looked over */
         command.end = r.at;
+        int64_t ran = 1;
         int how = loop->watched ? SLOW : run_one(loop, executor, command);
         if (how == SLOW) {
-            PyObject *done =
-                PyObject_CallMethod(executor, "run_one", "KKy#", (unsigned long long)batch, (unsigned long long)index,
-                                    (const char *)command.at, (Py_ssize_t)(command.end - command.at));
-            Py_XDECREF(done);
-            if (!done)
+            uint64_t tag = tag_of(command);
+            if (again && (tag == TEMPLATE || tag == REPLAY)) {
+                PyErr_SetString(the.protocol_error, "a template repeats no template");
                 return -1;
+            }
+            ran = tag == REPLAY ? run_again(loop, executor, batch, index, command)
+                                : run_slowly(executor, batch, index, command);
         } else if (how == FAILED && tell_failed(executor, batch, index, command))
+            ran = -1;
+        if (ran < 0)
             return -1;
+        index += (uint64_t)ran;
     }
-    return 0;
+    return (int64_t)(index - first);
 }
 
 /* (executor, body) -> number of commands run, or None where this is no message: nothing has run then. */
@@ -535,12 +583,12 @@ static PyObject *loop_run(Loop *loop, PyObject *args)
     for (uint64_t i = 0; good && i < count; i++)
         good = skip(&whole);
     good = good && whole.at == whole.end;
-    int failed = good && run_all(loop, executor, r, batch, count);
+    int64_t ran = good ? run_all(loop, executor, r, batch, 0, count, 0) : 0;
     PyBuffer_Release(&data);
-    if (failed)
+    if (ran < 0)
         return NULL;
     if (good)
-        return PyLong_FromUnsignedLongLong(count);
+        return PyLong_FromLongLong(ran);
     Py_RETURN_NONE;
 }
 
@@ -558,9 +606,10 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
         return NULL;
     Py_INCREF((PyObject *)table);
     loop->table = table;
+    loop->templates = templates_new();
     loop->functions = PyMem_Calloc((size_t)count + 1, sizeof *loop->functions);
     loop->elementwise = PyMem_Calloc((size_t)count + 1, 1);
-    if (!loop->functions || !loop->elementwise) {
+    if (!loop->templates || !loop->functions || !loop->elementwise) {
         Py_DECREF((PyObject *)loop);
         return PyErr_NoMemory();
     }
@@ -599,6 +648,7 @@ static void loop_dealloc(Loop *loop)
     loop_clear(loop);
     for (int i = 0; i < DTYPES; i++)
         Py_XDECREF((PyObject *)loop->dtypes[i].dtype);
+    templates_free(loop->templates);
     PyMem_Free(loop->functions);
     PyMem_Free(loop->elementwise);
     Py_XDECREF((PyObject *)loop->table);
@@ -606,7 +656,13 @@ static void loop_dealloc(Loop *loop)
     Py_DECREF(type);
 }
 
+static PyObject *loop_define(Loop *loop, PyObject *args)
+{
+    return templates_define(loop->templates, args);
+}
+
 static PyMethodDef loop_methods[] = {
+    {"define", (PyCFunction)loop_define, METH_VARARGS, "Keep a template: (number, count, data, pieces, holes), checked."},
     {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body) -> commands run; None: not a message, nothing ran."},
     {NULL, NULL, 0, NULL},
 };

@@ -31,7 +31,7 @@ struct issue {
     PyObject *place_of; /* (frame) -> the user's line further out, (code, instruction) or None */
     PyObject *method;  /* types.MethodType */
     PyTypeObject *array, *remote, *queue, *quick, *places; /* array: the class whose instances are looked at */
-    PyObject *name_nbytes, *name_filename, *name_flush, *name_expect;
+    PyObject *name_nbytes, *name_filename, *name_flush_batch, *name_expect;
     descrgetfunc lasti_get;
     PyObject *lasti;
 };
@@ -54,8 +54,13 @@ static inline void put_u64(unsigned char *to, uint64_t x)
 typedef struct {
     PyObject *code; /* NULL: nobody knows */
     int instruction;
-    size_t end; /* of the command, in the queue's bytes */
+    size_t end;      /* of the command, in the queue's bytes */
+    uint64_t handle; /* the last one given out when it was queued */
 } place;
+
+typedef struct {
+    uint64_t handle, total; /* total: commands queued when it was freed */
+} freed;
 
 typedef struct {
     PyObject_HEAD
@@ -63,10 +68,11 @@ typedef struct {
     size_t used, room;
     place *places;
     size_t count, places_room;
-    uint64_t *freed;
+    freed *freed;
     size_t nfreed, freed_room;
-    uint64_t number, total; /* total: commands ever queued */
-    char direct, armed, check, dead;
+    uint64_t number, total, replayed; /* total: commands ever queued; replayed: those that left as repetitions */
+    char direct, armed, check, dead, replay;
+    struct replays *replays;
 } Queue;
 
 typedef struct {
@@ -98,6 +104,16 @@ void queue_free_handle(Queue *q, uint64_t handle, int small);     /* never raise
 int is_queue(PyObject *x);
 PyObject *find_place(int *instruction); /* the user's line: a new reference to its code, or NULL */
 extern PyType_Spec queue_spec, places_spec;
+
+/* issue_replay.c */
+typedef struct {
+    unsigned char *bytes; /* to be freed */
+    size_t size;
+    uint64_t items;
+} output_bytes;
+struct replays *replays_new(void);
+void replays_free(struct replays *all);
+Py_ssize_t replays_write(struct replays *all, Queue *q, size_t count, int whole, output_bytes *out);
 
 /* issue_quick.c */
 PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject *names);

@@ -26,7 +26,7 @@ static void give_back(Remote *self)
 {
     Queue *q = (Queue *)self->stream;
     if (self->size == 1 && q->nfreed < q->freed_room) {
-        q->freed[q->nfreed++] = self->handle;
+        q->freed[q->nfreed++] = (freed){self->handle, q->total};
         return;
     }
     PyObject *kind, *value, *trace;
@@ -289,7 +289,7 @@ PyMODINIT_FUNC PyInit__rgpu_issue(void)
         return NULL;
     the.name_nbytes = PyUnicode_InternFromString("nbytes");
     the.name_filename = PyUnicode_InternFromString("co_filename");
-    the.name_flush = PyUnicode_InternFromString("flush");
+    the.name_flush_batch = PyUnicode_InternFromString("flush_batch");
     the.name_expect = PyUnicode_InternFromString("expect");
     if (find_lasti() || add_type(module, &places_spec, "Places", &the.places) ||
         add_type(module, &queue_spec, "Queue", &the.queue) || add_type(module, &quick_spec, "Quick", &the.quick) ||

@@ -40,7 +40,7 @@ void command_end(Queue *q, size_t size, PyObject *code, int instruction)
 {
     q->used += size;
     q->total++;
-    q->places[q->count++] = (place){code, instruction, q->used};
+    q->places[q->count++] = (place){code, instruction, q->used, last_handle};
 }
 
 static PyObject *queue_add(Queue *q, PyObject *args)
@@ -68,7 +68,7 @@ static PyObject *queue_add(Queue *q, PyObject *args)
 #define FREE_TAG 2
 #define FREE_MOST 65536
 
-static size_t free_command(unsigned char *to, const uint64_t *handles, size_t count)
+static size_t free_command(unsigned char *to, const freed *handles, size_t count)
 {
     unsigned char *at = to;
     *at++ = 0x92;
@@ -78,23 +78,24 @@ static size_t free_command(unsigned char *to, const uint64_t *handles, size_t co
         *at++ = (unsigned char)(count >> shift);
     for (size_t i = 0; i < count; i++, at += 9) {
         *at = 0xcf;
-        put_u64(at + 1, handles[i]);
+        put_u64(at + 1, handles[i].handle);
     }
     return (size_t)(at - to);
 }
 
-/* What was freed becomes commands: after those that used it, before whoever asks what memory is left. */
-static int gather(Queue *q)
+/* What was freed first becomes commands: after those that used it, before whoever asks what memory is left. */
+static int gather(Queue *q, size_t wanted)
 {
-    for (size_t done = 0; done < q->nfreed;) {
-        size_t count = q->nfreed - done < FREE_MOST ? q->nfreed - done : FREE_MOST;
+    for (size_t done = 0; done < wanted;) {
+        size_t count = wanted - done < FREE_MOST ? wanted - done : FREE_MOST;
         unsigned char *to = command_begin(q, FREE_HEAD + 9 * count);
         if (!to)
             return -1;
         command_end(q, free_command(to, q->freed + done, count), NULL, 0);
         done += count;
     }
-    q->nfreed = 0;
+    q->nfreed -= wanted;
+    memmove(q->freed, q->freed + wanted, q->nfreed * sizeof(freed));
     return 0;
 }
 
@@ -103,12 +104,12 @@ void queue_free_handle(Queue *q, uint64_t handle, int small)
 {
     if (q->dead)
         return;
-    if (small && !grow((void **)&q->freed, &q->freed_room, q->nfreed + 1, sizeof(uint64_t))) {
-        q->freed[q->nfreed++] = handle;
+    if (small && !grow((void **)&q->freed, &q->freed_room, q->nfreed + 1, sizeof(freed))) {
+        q->freed[q->nfreed++] = (freed){handle, q->total};
     } else {
         unsigned char *to = command_begin(q, FREE_HEAD + 9);
         if (to)
-            command_end(q, free_command(to, &handle, 1), NULL, 0);
+            command_end(q, free_command(to, &(freed){handle, 0}, 1), NULL, 0);
         if (!q->armed && to)
             queue_arm(q);
     }
@@ -126,58 +127,33 @@ static PyObject *queue_free(Queue *q, PyObject *handle)
 
 static PyObject *queue_gather(Queue *q, PyObject *Py_UNUSED(none))
 {
-    if (gather(q))
+    if (gather(q, q->nfreed))
         return NULL;
     Py_RETURN_NONE;
-}
-
-/* (number of commands, body of a message of them): the first ones of the queue, which stay there. */
-static PyObject *queue_peek(Queue *q, PyObject *args)
-{
-    unsigned long long batch;
-    Py_ssize_t limit;
-    if (!PyArg_ParseTuple(args, "Kn:peek", &batch, &limit))
-        return NULL;
-    size_t count = q->count < (size_t)limit ? q->count : (size_t)limit;
-    size_t size = count ? q->places[count - 1].end : 0;
-    unsigned char head[13] = {0x92, 0xcf};
-    put_u64(head + 2, batch);
-    head[10] = 0xdc;
-    head[11] = (unsigned char)(count >> 8);
-    head[12] = (unsigned char)count;
-    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof head + size));
-    if (!body)
-        return NULL;
-    char *to = PyBytes_AsString(body);
-    memcpy(to, head, sizeof head);
-    memcpy(to + sizeof head, q->bytes, size);
-    return Py_BuildValue("(nN)", (Py_ssize_t)count, body);
 }
 
 typedef struct {
     PyObject_HEAD
     place *places;
     Py_ssize_t count;
+    int unplaced; /* commands behind them that nobody has issued */
 } Places;
 
-/* Take the first commands away; returns where they came from, by their position. */
-static PyObject *queue_drop(Queue *q, PyObject *arg)
+/* Where the first commands came from; they leave the queue. */
+static PyObject *drop(Queue *q, size_t count)
 {
-    Py_ssize_t wanted = PyLong_AsSsize_t(arg);
-    if (wanted < 0 || (size_t)wanted > q->count)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "there are %zu commands", q->count);
-    size_t count = (size_t)wanted, size = count ? q->places[count - 1].end : 0;
+    size_t size = count ? q->places[count - 1].end : 0;
     Places *taken = PyObject_New(Places, the.places);
     if (!taken)
         return NULL;
-    taken->count = 0;
+    taken->count = taken->unplaced = 0;
     taken->places = PyMem_Malloc((count ? count : 1) * sizeof(place));
     if (!taken->places) {
         Py_DECREF(taken);
         return PyErr_NoMemory();
     }
     memcpy(taken->places, q->places, count * sizeof(place));
-    taken->count = wanted;
+    taken->count = (Py_ssize_t)count;
     q->count -= count;
     q->used -= size;
     memmove(q->places, q->places + count, q->count * sizeof(place));
@@ -185,6 +161,78 @@ static PyObject *queue_drop(Queue *q, PyObject *arg)
     for (size_t i = 0; i < q->count; i++)
         q->places[i].end -= size;
     return (PyObject *)taken;
+}
+
+/* What was freed and is used by none of the commands that stay, as one that is put before them. Their number: 0 or 1. */
+static int free_early(Queue *q, size_t count, output_bytes *out)
+{
+    size_t wanted = 0;
+    while (wanted < q->nfreed && wanted < FREE_MOST && q->freed[wanted].total <= q->total - (q->count - count))
+        wanted++;
+    unsigned char *more = wanted ? PyMem_Realloc(out->bytes, out->size + FREE_HEAD + 9 * wanted) : NULL;
+    if (!more)
+        return 0; /* later, then */
+    out->bytes = more;
+    out->size += free_command(more + out->size, q->freed, wanted);
+    out->items++;
+    q->nfreed -= wanted;
+    memmove(q->freed, q->freed + wanted, q->nfreed * sizeof(freed));
+    return 1;
+}
+
+static int write_plain(const Queue *q, size_t count, output_bytes *out)
+{
+    out->size = count ? q->places[count - 1].end : 0;
+    out->items = count;
+    out->bytes = PyMem_Malloc(out->size + 1);
+    if (!out->bytes) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(out->bytes, q->bytes, out->size);
+    return 0;
+}
+
+/* (body of a message, where its commands came from), of at most `limit` of the first commands, which leave the queue.
+ * Of one that need not be emptied the beginning of a repetition may stay. */
+static PyObject *queue_take(Queue *q, PyObject *args)
+{
+    unsigned long long batch;
+    Py_ssize_t limit, done;
+    int whole, early = 0;
+    if (!PyArg_ParseTuple(args, "Knp:take", &batch, &limit, &whole))
+        return NULL;
+    size_t count = q->count < (size_t)limit ? q->count : (size_t)limit;
+    output_bytes out = {NULL, 0, 0};
+    if (q->replay && !q->replays)
+        q->replays = replays_new();
+    if (q->replay && q->replays)
+        done = replays_write(q->replays, q, count, whole, &out);
+    else
+        done = write_plain(q, count, &out) ? -1 : (Py_ssize_t)count;
+    if (done < 0)
+        return NULL;
+    if (!whole && done)
+        early = free_early(q, (size_t)done, &out);
+    unsigned char head[15] = {0x92, 0xcf};
+    put_u64(head + 2, batch);
+    head[10] = 0xdd;
+    for (int i = 0; i < 4; i++)
+        head[11 + i] = (unsigned char)(out.items >> (24 - 8 * i));
+    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof head + out.size));
+    PyObject *places = body ? drop(q, (size_t)done) : NULL;
+    if (places) {
+        char *to = PyBytes_AsString(body);
+        memcpy(to, head, sizeof head);
+        memcpy(to + sizeof head, out.bytes, out.size);
+        ((Places *)places)->unplaced = early;
+    }
+    PyMem_Free(out.bytes);
+    if (!places) {
+        Py_XDECREF(body);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", body, places);
 }
 
 static void places_dealloc(Places *self)
@@ -199,13 +247,15 @@ static void places_dealloc(Places *self)
 
 static Py_ssize_t places_length(Places *self)
 {
-    return self->count;
+    return self->count + self->unplaced;
 }
 
 static PyObject *places_item(Places *self, Py_ssize_t i)
 {
-    if (i < 0 || i >= self->count)
-        return PyErr_Format(PyExc_IndexError, "there are %zd commands", self->count);
+    if (i < 0 || i >= self->count + self->unplaced)
+        return PyErr_Format(PyExc_IndexError, "there are %zd commands", self->count + self->unplaced);
+    if (i >= self->count)
+        Py_RETURN_NONE;
     place *found = &self->places[i];
     if (!found->code)
         Py_RETURN_NONE;
@@ -258,6 +308,7 @@ static void queue_dealloc(Queue *q)
     PyMem_Free(q->places);
     PyMem_Free(q->bytes);
     PyMem_Free(q->freed);
+    replays_free(q->replays);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(q);
     Py_DECREF(type);
 }
@@ -266,8 +317,7 @@ static PyMethodDef queue_methods[] = {
     {"add_packed", (PyCFunction)queue_add, METH_VARARGS, "Queue an encoded command, issued at (code, instruction)."},
     {"free", (PyCFunction)queue_free, METH_O, "Forget a handle on the worker. Never raises."},
     {"gather", (PyCFunction)queue_gather, METH_NOARGS, "Make commands of what was freed."},
-    {"peek", (PyCFunction)queue_peek, METH_VARARGS, "(batch, limit) -> (count, body of a message of them)."},
-    {"drop", (PyCFunction)queue_drop, METH_O, "Take the first commands away -> where they came from."},
+    {"take", (PyCFunction)queue_take, METH_VARARGS, "(batch, limit, whole) -> (body of a message, where its commands came from)."},
     {"refuse", (PyCFunction)queue_refuse, METH_NOARGS, "Nothing enters directly from now on; frees are ignored."},
     {NULL, NULL, 0, NULL},
 };
@@ -275,6 +325,8 @@ static PyMemberDef queue_members[] = {
     {"direct", T_BOOL, offsetof(Queue, direct), 0, "whether commands may enter without their stream's methods"},
     {"armed", T_BOOL, offsetof(Queue, armed), 0, "whether somebody was told that the queue is not empty"},
     {"check", T_BOOL, offsetof(Queue, check), 0, "whether each result's layout is sent to be compared"},
+    {"replay", T_BOOL, offsetof(Queue, replay), 0, "whether what repeats leaves as a repetition"},
+    {"replayed", T_ULONGLONG, offsetof(Queue, replayed), READONLY, "commands that left as repetitions"},
     {"number", T_ULONGLONG, offsetof(Queue, number), 0, "different from every other stream's"},
     {"total", T_ULONGLONG, offsetof(Queue, total), READONLY, "commands queued so far"},
     {NULL, 0, 0, 0, NULL},

@@ -315,7 +315,7 @@ static PyObject *repeat(const entry *e, const signature *s, Queue *q, PyObject *
     if (q->armed && q->count < BATCH && !q->check)
         return result;
     if ((!q->armed && queue_arm(q)) || (q->check && out && call_method(q, the.name_expect, result)) ||
-        (q->count >= BATCH && call_method(q, the.name_flush, NULL)))
+        (q->count >= BATCH && call_method(q, the.name_flush_batch, NULL)))
         Py_CLEAR(result);
     return result;
 }

@@ -446,6 +446,7 @@ class ClientConfig:
     link: str = _setting("auto", parse_link, "RGPU_LINK")  # auto: the best that works
     launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
     check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
+    replay: bool = _setting(True, parse_flag, "RGPU_REPLAY")  # what repeats is sent once, then what differs
     profile: str = _setting("", parse_profile, "RGPU_PROFILE")  # 1: report at the end; a path: JSON there
 
     section = "client"

@@ -63,7 +63,7 @@ print(json.dumps([known, results, json.loads(json.dumps(shown, default=repr))]))
 def test_the_same_commands_and_results(servers):
     found = {}
     for pure in ("0", "1"):
-        done = program(PROGRAM, *servers, RGPU_PURE=pure)
+        done = program(PROGRAM, *servers, RGPU_PURE=pure, RGPU_REPLAY="0")
         assert done.returncode == 0, done.stderr
         found[pure] = json.loads(done.stdout)
     assert all(found["0"][0]), "the C core has learned nothing"

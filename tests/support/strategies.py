@@ -91,6 +91,8 @@ def of_kind(kind):
         return st.integers(max(low, -SMALL), min(high, 300)) | st.sampled_from(edges)
     if kind is declare.BOOL:
         return st.booleans()
+    if kind is declare.SCALAR:
+        return plain.filter(lambda x: not isinstance(x, (list, dict)))
     if kind is declare.NUMBER:
         return small_ints | st.floats()
     raise TypeError(f"no strategy for {kind!r}: a new kind needs one here")

@@ -23,24 +23,22 @@ def test_commands_leave_in_order_and_once(made):
     for command in commands:
         made.add(tuple(command), here() if command[2] % 2 else None)
     assert made.unsent == 7
-    count, body = made.peek(5, 4)
-    assert (count, codec.unpack(body)) == (4, [5, commands[:4]])
-    places = made.drop(4)
+    body, places = made.take(5, 4, True)
+    assert codec.unpack(body) == [5, commands[:4]]
     assert len(places) == 4
     assert [places[i] for i in range(4)] == [here(), None, here(), None]
     with pytest.raises(IndexError):
         places[4]
     assert made.unsent == 3
-    assert codec.unpack(made.peek(6, 4)[1]) == [6, commands[4:]]
-    made.drop(3)
-    assert made.unsent == 0 and codec.unpack(made.peek(7, 4)[1]) == [7, []]
+    assert codec.unpack(made.take(6, 4, True)[0]) == [6, commands[4:]]
+    assert made.unsent == 0 and codec.unpack(made.take(7, 4, True)[0]) == [7, []]
 
 
 def test_freed_handles_come_after_the_commands_that_used_them(made):
     made.free(9)
     made.add((ops.Unary.tag, 3, 2, 1), None)
     made.free(2**64 - 1)
-    count, body = made.peek(1, 10)
+    body, _ = made.take(1, 10, True)
     assert codec.unpack(body)[1] == [[ops.Free.tag, [9]], [ops.Unary.tag, 3, 2, 1], [ops.Free.tag, [2**64 - 1]]]
     for command in codec.unpack(body)[1]:
         ops.Command.decode(command)
@@ -56,10 +54,9 @@ def test_free_never_raises(made):
 def test_large_batches(made):
     for n in range(3 * limits.BATCH // 2):
         made.add((ops.Free.tag, [n + 1]), None)
-    assert [len(codec.unpack(made.peek(1, limits.BATCH)[1])[1]), made.drop(limits.BATCH) and made.unsent] == [
-        limits.BATCH,
-        limits.BATCH // 2,
-    ]
+    body, places = made.take(1, limits.BATCH, True)
+    assert len(codec.unpack(body)[1]) == len(places) == limits.BATCH
+    assert made.unsent == limits.BATCH // 2
 
 
 def test_every_queue_has_its_number():

@@ -101,6 +101,7 @@ class Device:
             check=self.settings.check_prediction,
             on_silence=self._look_after,
             profile=profile.started(self.settings.profile),
+            replay=self.settings.replay,
         )
         stream.device = self
         self.memory_total = self.memory_leased = granted.device.get("memory_total", self.memory_total)
@@ -393,7 +394,7 @@ def refuse(nbytes: int, device: Device) -> None:
 
 
 def stats() -> dict:
-    """Counters since the pool was built: commands, round_trips, batches, bytes_sent, bytes_received, bytes
+    """Counters since the pool was built: commands (replayed: those that left as repetitions), round_trips, batches, bytes_sent, bytes_received, bytes
     copied between devices (direct_bytes, and relayed_bytes through the client), and the same by device under
     ``devices``, with ``notes`` on what is worth a remark and ``links`` to the devices it has exchanged copies with."""
     from rgpu.client import peer
@@ -415,5 +416,5 @@ def counted(stream: CommandStream) -> Counters:
     """A stream's counters, with the bytes that its link counted."""
     link = stream.connection.stats
     return replace(
-        stream.counters, bytes_sent=link["bytes_sent"], bytes_received=link["bytes_received"]
+        stream.counters, bytes_sent=link["bytes_sent"], bytes_received=link["bytes_received"], replayed=stream.replayed
     )

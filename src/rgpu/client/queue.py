@@ -37,7 +37,8 @@ class PureQueue:
     """``pending`` has commands and the user's lines in turn, ``freed`` handles of small arrays that one
     command will name. ``direct``: whether operators may add to them themselves."""
 
-    direct = armed = check = False
+    direct = armed = check = replay = False
+    replayed = 0  # recognizing what repeats would cost more here than it saves
 
     def __init__(self) -> None:
         self.number = _next_number()
@@ -71,16 +72,14 @@ class PureQueue:
             pending = self.pending
             pending += ((_T_FREE, freed), None)
 
-    def peek(self, batch: int, limit: int) -> tuple[int, bytes]:
-        """The first commands, which stay: how many, and the body of a message of them."""
-        taken = self.pending[: 2 * limit : 2]
-        return len(taken), codec.pack([batch, taken])
-
-    def drop(self, count: int) -> list:
-        """Take the first commands away; where they came from, in order."""
-        places = self.pending[1 : 2 * count : 2]
-        del self.pending[: 2 * count]
-        return places
+    def take(self, batch: int, limit: int, whole: bool) -> tuple[bytes, list]:
+        """The first commands leave: the body of a message of them, and where they came from, in order."""
+        if not whole:
+            self.gather()
+        taken, places = self.pending[: 2 * limit : 2], self.pending[1 : 2 * limit : 2]
+        body = codec.pack([batch, taken])
+        del self.pending[: 2 * limit]
+        return body, places
 
     def refuse(self) -> None:
         """After a fork: nothing enters any more, and what is freed is ignored."""

@@ -31,6 +31,7 @@ from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import TABLE
 
 BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
+COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
 LIE = 2 << 20  # bytes: a source of this size or more is not copied before it is sent; below, a copy costs less
@@ -65,11 +66,13 @@ class CommandStream(Queue):
         check: bool = False,
         on_silence: Callable[[CommandStream], None] | None = None,
         profile: Profile | None = None,
+        replay: bool = False,
     ) -> None:
         super().__init__()
         self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
         self.name = name
         self.blocking, self.check, self._profile = blocking, check, profile
+        self.replay = replay and profile is None  # a profile looks at each command
         self.noted: tuple | None = None  # see ``client.quick``
         self.counters = Counters()
         self.lock = threading.RLock()
@@ -103,7 +106,7 @@ class CommandStream(Queue):
         if self.blocking:
             self.sync()
         elif self.unsent >= BATCH:
-            self.flush()
+            self.flush_batch()
 
     def submit_predicted(self, command: tuple, handles: Any, metas: Any) -> None:
         """Queue a command with the layouts the client predicted for its results."""
@@ -159,22 +162,28 @@ class CommandStream(Queue):
         with self.lock:
             self.gather()
             while self.unsent:
-                if not self._send_batch(deadline):
+                if not self._send_batch(True, deadline):
                     return False
         return True
 
-    def _send_batch(self, deadline: float | None) -> bool:
+    def flush_batch(self) -> None:
+        """Send a full batch, though not the beginning of a repetition whose end is still to come."""
+        self._check_usable()
+        with self.lock:
+            if self.unsent >= BATCH:  # else another thread was here first
+                self._send_batch(False)
+
+    def _send_batch(self, whole: bool, deadline: float | None = None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
-        count, body = self.peek(self._batch + 1, limits.BATCH)
-        if not count:  # handles freed meanwhile are no command yet
-            self.gather()
-            return True
-        if not self._await_room(len(body), deadline):
+        if not self._await_room(self._inline + COMMANDS, deadline):
             return False
         with shield:
-            places = self.drop(count)
+            body, places = self.take(self._batch + 1, limits.BATCH, whole)
             self._inline = 0
-            self._post([body], places)
+            if places:
+                self._post([body], places)
+            else:  # handles freed meanwhile are no command yet
+                self.gather()
         return True
 
     def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:

@@ -23,6 +23,7 @@ from rgpu.server.allowance import Allowance
 from rgpu.server.backend import Backend
 from rgpu.server.peer import Peers
 from rgpu.server.recording import Recorder
+from rgpu.server.replay import Templates
 from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.declare import U64
@@ -67,6 +68,9 @@ class NoLoop:
     def run(self, executor: Any, body: bytes) -> None:
         return None
 
+    def define(self, *template: Any) -> None:
+        """It is kept elsewhere as well."""
+
 
 def loop_of(table: Table, backend: Backend, functions: list) -> Any:
     """The C core's loop over a message's commands, for a backend whose arrays are NumPy's."""
@@ -94,6 +98,7 @@ class Executor:
         self._get, self._array = self.table.peek, backend.array
         self.commands = 0
         self._answered = 0  # arrays bound for the answer in the making
+        self.templates = Templates()
         self.functions = _Functions(backend)
         self._loop: Any = loop_of(self.table, backend, list(self.functions.values()))
         self.decode = values.Decoder(self.argument)
@@ -118,14 +123,14 @@ class Executor:
         count = self._loop.run(self, frames[0]) if frames and len(frames[0]) <= limits.FRAME_BYTES else None
         if count is None:  # the long way, which also says what is wrong
             batch, commands = _opened(frames)
-            count = len(commands)
-            for index, command in enumerate(commands):
-                self._run(batch, index, command)
+            count = 0
+            for command in commands:
+                count += self._run(batch, count, command)
         self.commands += count
         self._payload = []
 
-    def _run(self, batch: int, index: int, command: Any) -> None:
-        """Check and execute one command."""
+    def _run(self, batch: int, index: int, command: Any) -> int:
+        """Check and execute one command; the number of commands that it stands for."""
         handlers = self.handlers
         if type(command) is not list or not command or type(tag := command[0]) is not int:
             raise ProtocolError(f"a command is an array that begins with its tag, not {str(command)[:40]}")
@@ -134,18 +139,26 @@ class Executor:
         gate, method = handler
         fields = command[1:]
         gate(fields)
+        if tag == ops.Replay.tag:
+            commands = self.templates.expand(*fields)
+            if index + len(commands) > limits.REPLAYED:
+                raise ProtocolError(f"a message of more than {limits.REPLAYED} commands")
+            for n, repeated in enumerate(commands):
+                self._run(batch, index + n, repeated)
+            return len(commands)
         try:
             method(*fields)
         except (ProtocolError, Goodbye):
             raise
         except Exception as error:  # whatever a function raises belongs to the client
             self.fail(error, batch, index, command)
+        return 0 if tag == ops.Template.tag else 1
 
     # What the C core's loop asks for.
 
-    def run_one(self, batch: int, index: int, data: bytes) -> None:
-        """A command that is unusual in some way; nothing of it has happened."""
-        self._run(batch, index, codec.unpack(data))
+    def run_one(self, batch: int, index: int, data: bytes) -> int:
+        """A command that is unusual in some way; nothing of it has happened. As ``_run``."""
+        return self._run(batch, index, codec.unpack(data))
 
     def failed(self, error: BaseException, batch: int, index: int, data: bytes) -> None:
         """A command's function has raised."""
@@ -403,6 +416,13 @@ class Executor:
 
     def do_usestream(self, stream: int) -> None:
         self.backend.use_stream(self.table.get(stream) if stream else None)
+
+    def do_template(self, template: int, count: int, data: bytes, pieces: list, holes: list) -> None:
+        self.templates.define(template, count, data, pieces, holes)
+        self._loop.define(template, count, data, pieces, holes)
+
+    def do_replay(self, template: int, base: int, values: list) -> None:
+        raise AssertionError("it is written out before")
 
     def do_expect(self, handle: int, dtype: Any, shape: list, strides: list) -> None:
         try:

@@ -6,7 +6,9 @@ wait: an error poisons their results and comes back as ``Failed`` with ``reply_t
 """
 
 from rgpu.wire import limits
-from rgpu.wire.declare import HANDLE, HANDLES, I64, SHAPE, STRIDES, U8, U16, U64, Blob, Message, Optional, Text
+from rgpu.wire.declare import (
+    HANDLE, HANDLES, I64, SCALAR, SHAPE, STRIDES, U8, U16, U64, Blob, ListOf, Message, Optional, Text,
+)  # fmt: skip
 from rgpu.wire.values import DTYPE_KIND, OPERAND, VALUE, VALUE_MAP, VALUES
 
 
@@ -165,6 +167,25 @@ class Expect(Command, tag=15):
     dtype: DTYPE_KIND
     shape: SHAPE
     strides: STRIDES
+
+
+class Template(Command, tag=16):
+    """Commands that the client is going to repeat: their bytes in ``len(holes) + 1`` pieces of so many bytes, and what stands
+    between them: a handle ``base + k``, or (nil) the next of a Replay's values."""
+
+    template: U8
+    count: U16
+    data: Blob(limits.INLINE_BYTES)
+    pieces: ListOf(U16, limits.HOLES + 1)
+    holes: ListOf(Optional(I64), limits.HOLES)
+
+
+class Replay(Command, tag=17):
+    """A template's commands once more, in the place of as many of this message. Not within a template."""
+
+    template: U8
+    base: U64
+    values: ListOf(SCALAR, limits.HOLES)
 
 
 class Send(Command, tag=32):
