@@ -68,11 +68,7 @@ _TABLE = {
         graph.begin graph.join graph.end graph.cancel graph.launch graph.upload graph.dot
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
-<<<<<<< HEAD
-        peer.listen peer.connect peer.forget session.entries session.poison random.state random.restore
-=======
-        peer.room peer.listen peer.connect peer.forget
->>>>>>> 9e1ef29 (Copies on one host pass shared memory: a pair takes the best link of its room, wakes are not lost, CUDA lends a ticket)
+        peer.room peer.listen peer.connect peer.forget session.entries session.poison random.state random.restore
         nccl.meet nccl.join nccl.split nccl.abort nccl.close nccl.state stream.join
         cupyx.scatter_add cupyx.scatter_max cupyx.scatter_min cupyx.rsqrt linalg.strict""",
     # Custom kernels: constructors make handles and compile nothing; launches name their results' layouts.
@@ -196,5 +192,5 @@ _WORDS += [
 ]
 TABLE: tuple[Function, ...] = tuple(Function(number, *word) for number, word in enumerate(_WORDS))
 BY_NAME: dict[str, Function] = {function.name: function for function in TABLE}
-if len(BY_NAME) != len(TABLE):
-    raise TypeError("a function is declared twice in wire/functions.py")
+if len(BY_NAME) != len(TABLE) or not all(part.isidentifier() for name in BY_NAME for part in name.split(".")):
+    raise TypeError("a function is declared twice in wire/functions.py, or what stands there is no name")
