@@ -49,6 +49,12 @@ int64_t table_charge(int64_t nbytes);                 /* what an array counts fo
 int table_admits(Table *t, int64_t nbytes);      /* -1 with an exception beyond a limit */
 int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root); /* the same, and if in use */
 
+/* execute_direct.c */
+struct direct;
+struct direct *direct_new(size_t functions);
+void direct_free(struct direct *d);
+PyObject *direct_call(struct direct *d, size_t fn, PyObject *function, PyObject *a, PyObject *b, PyObject *into);
+
 /* execute_replay.c */
 struct templates;
 struct templates *templates_new(void);

@@ -4,9 +4,7 @@
 
 unsigned char *templates_expand(const struct templates *all, reader r, size_t *size, uint64_t *count);
 
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
-#include <numpy/arrayobject.h>
+#include "execute_numpy.h"
 
 #define COMMANDS 4096
 #define FUNCTIONS 65536
@@ -35,6 +33,7 @@ typedef struct {
     size_t count;
     char lent, watched;
     struct templates *templates;
+    struct direct *direct;
     struct {
         char text[8];
         PyArray_Descr *dtype;
@@ -117,7 +116,9 @@ static int run_elementwise(Loop *loop, PyObject *executor, reader r, int operand
             return FAILED;
         return SLOW;
     }
-    PyObject *result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, NULL);
+    PyObject *result = direct_call(loop->direct, fn, loop->functions[fn], a, b, NULL);
+    if (!result && !PyErr_Occurred())
+        result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, NULL);
     Py_DECREF(a);
     Py_XDECREF(b);
     if (!result)
@@ -140,7 +141,9 @@ static int run_inplace(Loop *loop, reader r)
         return PyErr_Occurred() ? FAILED : SLOW;
     Py_INCREF(a);
     /* out=a; ufuncs cast by same_kind unless told otherwise */
-    PyObject *result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, a, NULL);
+    PyObject *result = direct_call(loop->direct, fn, loop->functions[fn], a, b, a);
+    if (!result && !PyErr_Occurred())
+        result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, a, NULL);
     Py_DECREF(a);
     Py_DECREF(b);
     Py_XDECREF(result);
@@ -607,9 +610,10 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     Py_INCREF((PyObject *)table);
     loop->table = table;
     loop->templates = templates_new();
+    loop->direct = direct_new((size_t)count);
     loop->functions = PyMem_Calloc((size_t)count + 1, sizeof *loop->functions);
     loop->elementwise = PyMem_Calloc((size_t)count + 1, 1);
-    if (!loop->templates || !loop->functions || !loop->elementwise) {
+    if (!loop->templates || !loop->direct || !loop->functions || !loop->elementwise) {
         Py_DECREF((PyObject *)loop);
         return PyErr_NoMemory();
     }
@@ -649,6 +653,7 @@ static void loop_dealloc(Loop *loop)
     for (int i = 0; i < DTYPES; i++)
         Py_XDECREF((PyObject *)loop->dtypes[i].dtype);
     templates_free(loop->templates);
+    direct_free(loop->direct);
     PyMem_Free(loop->functions);
     PyMem_Free(loop->elementwise);
     Py_XDECREF((PyObject *)loop->table);
