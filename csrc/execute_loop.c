@@ -31,7 +31,7 @@ typedef struct {
     PyObject **functions;
     char *elementwise; /* whether a function is a ufunc of NumPy's own */
     size_t count;
-    char lent, watched;
+    char lent, watched, twin;
     struct templates *templates;
     struct direct *direct;
     struct {
@@ -245,7 +245,7 @@ static int run_empty(Loop *loop, reader r)
     const char *text;
     size_t length;
     npy_intp shape[NPY_MAXDIMS];
-    if (!take_new_handle(loop, &r, &out) || !take_text(&r, &text, &length) || !take_list(&r, &ndim) ||
+    if (loop->twin || !take_new_handle(loop, &r, &out) || !take_text(&r, &text, &length) || !take_list(&r, &ndim) ||
         ndim > NPY_MAXDIMS)
         return SLOW;
     PyArray_Descr *dtype = dtype_of(loop, text, length);
@@ -447,8 +447,8 @@ static int run_read(Loop *loop, PyObject *executor, reader r)
     uint64_t reply, handle, order, ndim;
     const char *text;
     size_t length;
-    if (!take_natural(&r, &reply) || !take_natural(&r, &handle) || !take_natural(&r, &order) || order > 1 ||
-        !take_text(&r, &text, &length) || !take_list(&r, &ndim))
+    if (loop->twin || !take_natural(&r, &reply) || !take_natural(&r, &handle) || !take_natural(&r, &order) ||
+        order > 1 || !take_text(&r, &text, &length) || !take_list(&r, &ndim))
         return SLOW;
     PyArrayObject *array = (PyArrayObject *)plain_array(loop, handle);
     if (!array || PyArray_DESCR(array) != dtype_of(loop, text, length) || (uint64_t)PyArray_NDIM(array) != ndim ||
@@ -674,6 +674,7 @@ static PyMethodDef loop_methods[] = {
 static PyMemberDef loop_members[] = {
     {"lent", T_BOOL, offsetof(Loop, lent), 0, "an array's memory may be on its way to the client"},
     {"watched", T_BOOL, offsetof(Loop, watched), 0, "every command is for the executor, which records it"},
+    {"twin", T_BOOL, offsetof(Loop, twin), 0, "one of two: new memory and reads are for the executor"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot loop_slots[] = {

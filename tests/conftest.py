@@ -29,6 +29,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--backend", choices=("cpu", "cupy"), default="cpu", help="the devices of the conformance tests' servers"
     )
+    parser.addoption("--kills", type=int, default=4, help="how often chaos/test_redundancy kills a worker")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -184,6 +184,12 @@ def parse_visible(value: Any) -> tuple[str, ...]:
     return tuple(str(part).strip() for part in parts)
 
 
+def parse_redundancy(value: Any) -> int:
+    if (count := parse_count(value)) not in (1, 2):
+        raise ValueError("1 (each device is one worker) or 2 (two workers on two servers)")
+    return count
+
+
 def parse_port(value: Any) -> int:
     port = parse_count(value)
     if port > 65535:
@@ -444,6 +450,7 @@ class ClientConfig:
     local_devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_LOCAL_DEVICES")
     connect_timeout: float = _setting(5.0, parse_seconds, "RGPU_CONNECT_TIMEOUT")
     link: str = _setting("auto", parse_link, "RGPU_LINK")  # auto: the best that works
+    redundancy: int = _setting(1, parse_redundancy, "RGPU_REDUNDANCY")  # workers of a device, on as many servers
     launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
     check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
     replay: bool = _setting(True, parse_flag, "RGPU_REPLAY")  # what repeats is sent once, then what differs

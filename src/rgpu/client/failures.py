@@ -85,8 +85,6 @@ def describe_place(place: tuple | None) -> str:
 class Failure:
     """One failed command as the worker told it."""
 
-    __slots__ = ("reply", "place", "device")
-
     def __init__(self, reply: Any, place: tuple | None, device: str) -> None:
         self.reply, self.place, self.device = reply, place, device
 
@@ -121,6 +119,18 @@ class Failure:
         if reply.traceback:
             error.add_note(f"on {self.device}:\n{reply.traceback.rstrip()}")
         return error
+
+
+class Diverged(Failure):
+    """Two workers gave different answers."""
+
+    where = (-1, -1)  # of no command that anybody else was told of
+
+    def __init__(self, text: str, device: str) -> None:
+        self.text, self.device = text, device
+
+    def exception(self) -> BaseException:
+        return errors.Divergence(f"the two workers of {self.device} do not agree: {self.text}")
 
 
 def fresh(error: BaseException) -> BaseException:

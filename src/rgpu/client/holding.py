@@ -188,11 +188,15 @@ def acquire(
     wait: float = 0.0,
     show: Sequence[str] | None = None,
     told: Callable[[str], None] = lambda text: None,
+    redundancy: int = 1,
 ) -> list[Part]:
-    """Leases for ``terms`` on the devices that ``show`` shows; ``told`` hears of the place in the queue.
+    """Leases for ``terms`` on the devices that ``show`` shows; ``told`` hears of the place in the queue. With
+    ``redundancy`` 2 the same again on other servers: every other one of the list.
 
     Raises NoSuchDevice, QuotaExceeded, or ServerBusy when there is no room within ``wait`` seconds.
     """
+    if redundancy > 1:
+        return _acquire_apart(daemons, terms, redundancy, wait=wait, show=show, told=told)
     deadline = time.monotonic() + wait
     for attempt in range(ATTEMPTS):
         places = [(d, info) for d, welcome in zip(daemons, hello_all(daemons)) for info in welcome.devices]
@@ -290,6 +294,22 @@ def _user() -> str:
     """Who asks the registry: whom the servers will find us to be."""
     found = tokens.found()
     return found[0].user if found else user_name()
+
+
+def _acquire_apart(daemons: Sequence[DaemonClient], terms: Terms, times: int, **how: Any) -> list[Part]:
+    """Leases for the same terms on groups of servers that have none in common."""
+    if len(daemons) < times:
+        raise NoSuchDevice(f"redundancy={times} needs devices on {times} servers; the pool has {len(daemons)}")
+    parts: list[Part] = []
+    try:
+        for group in range(times):
+            parts += acquire(daemons[group::times], terms, **how)
+    except BaseException:
+        for part in parts:
+            with contextlib.suppress(RgpuError):
+                next(daemon for daemon in daemons if daemon.address == part.address).give_back(part.lease)
+        raise
+    return parts
 
 
 def _empty(room: Room) -> Room:

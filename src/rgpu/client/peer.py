@@ -35,6 +35,10 @@ class Pair:
         self.lock = threading.Lock()  # both ends see the copies of all threads in one order
         self.number, self.why, self.kind = 0, "", ""
         self._losses = a.peers_lost + b.peers_lost
+        for stream in (a, b):
+            if getattr(stream, "mirror", None) is not None and stream.mirror.wanted > 1:
+                self.why = f"{stream.name} is redundant"
+                return
         for listener, dialer in ((b, a), (a, b)):
             number, secret = _next_number(), os.urandom(16)
             try:

@@ -12,14 +12,15 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
 import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
 import rgpu.link.zmq  # noqa: F401
-from rgpu import _core, config, link, registry
-from rgpu.client import profile
+from rgpu import _core, config, registry
+from rgpu.client import profile, silver
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
 from rgpu.client.holding import (
@@ -33,27 +34,22 @@ from rgpu.client.holding import (
     terms_of,
     visible,
 )
+from rgpu.client.mirror import Half, Mirror
+from rgpu.client.seat import Seat
 from rgpu.client.stats import Counters
 from rgpu.client.stream import CommandStream, forked
 from rgpu.errors import (
-    AuthenticationError,
     ConfigError,
     NoSuchDevice,
     ProtocolError,
     RgpuError,
-    ServerLost,
-    ServerUnavailable,
-    SessionExpired,
+    ServerBusy,
     SessionLost,
-    WorkerLost,
 )
-from rgpu.session import Session
 
 on_attach: list[Callable[[CommandStream], None]] = []  # told of each new session's stream
 
 _set_current = _core.issue.set_current if _core.issue is not None else lambda number: None
-_ASK = 1.0  # seconds that asking for a session's state may take: others wait for the same thread
-_SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
 
 
 class Device:
@@ -65,8 +61,9 @@ class Device:
         self.memory_total: int = info["memory_total"]  # more than this is refused before it is sent
         self.memory_leased = self.memory_total
         self.name = f"device {ordinal} ({daemon.address}, {info['kind']}:{self.index})"
-        self.session: bytes | None = None
-        self._grace = 0.0  # seconds that the worker waits for us
+        self.pool: Any = None
+        self.seat: Any = None  # that its session has, or had first
+        self.partner: Seat | None = None  # of a redundant device: where its second worker begins
         self.lease = b""  # what the session is opened under; empty: one of its own
         self.holder: Holder | None = None
         self._stream: CommandStream | None = None
@@ -89,13 +86,9 @@ class Device:
         return self._stream is not None
 
     def _attach(self) -> CommandStream:
-        granted = self.daemon.attach(self.index, self.lease)
-        self.session, self._grace = granted.session, granted.grace
-        if granted.idle_timeout and not self.lease and self.holder is not None:  # somebody has to hear the warning
-            self.holder.add(self.daemon, granted.lease, min(5.0, granted.idle_timeout / 10))
+        seat, wanted = Seat(self.daemon, self.info, self.settings, self.lease, self.holder), self.settings.redundancy
         stream = CommandStream(
-            Session(granted.session, granted.epoch),
-            link.connect(self._reachable(granted.endpoints), granted.session, self.settings.link, granted.token),
+            *seat.open(),
             name=self.name,
             blocking=self.settings.launch_blocking,
             check=self.settings.check_prediction,
@@ -103,46 +96,72 @@ class Device:
             profile=profile.started(self.settings.profile),
             replay=self.settings.replay,
         )
-        stream.device = self
-        self.memory_total = self.memory_leased = granted.device.get("memory_total", self.memory_total)
+        stream.device, self.seat = self, seat
+        stream.on_leave = lambda half: self._leave(stream, half)
+        self.memory_total = self.memory_leased = seat.memory_total
+        try:
+            if wanted > 1:
+                self._double(stream)
+        except BaseException:
+            stream.abort()
+            raise
         self._stream = stream
         for tell in on_attach:
             tell(stream)
         return stream
 
-    def _reachable(self, endpoints: list[str]) -> list[str]:
-        """A worker that listens at every address of its host names none; we know one."""
-        host = self.daemon.address.host
-        named = f"[{host}]" if ":" in host else host
-        return [uri.replace("//0.0.0.0:", f"//{named}:").replace("//[::]:", f"//{named}:") for uri in endpoints]
+    def _double(self, stream: CommandStream) -> None:
+        """A second worker, before there is anything that the first alone has."""
+        mirror = self._mirrored(stream)
+        half = Half(mirror, self.partner or mirror.find(list(mirror.halves)))
+        self.memory_total = self.memory_leased = min(self.memory_leased, half.seat.memory_total)
+        mirror.join(half)
+        mirror.tell_all()
+
+    def _mirrored(self, stream: CommandStream) -> Mirror:
+        """The stream's mirror; one is put in place of the connection where there is none."""
+        with stream.lock:
+            if stream.mirror is None:
+                stream.connection = stream.mirror = Mirror(
+                    stream, self.seat, self.settings.redundancy, self._another, silver.heal
+                )
+        return stream.mirror
+
+    def _another(self, halves: list[Half]) -> Seat:
+        """A place on a server that has none of the halves."""
+        servers = {half.seat.daemon.address for half in halves}
+        return self.pool.another(servers, self.info)
+
+    def _leave(self, stream: CommandStream, half: Half | None) -> None:
+        """The server is being drained: go elsewhere, beside the program. The connection's lock is held."""
+        threading.Thread(target=self._move, args=(stream, half), name="rgpu-move", daemon=True).start()
+
+    def _move(self, stream: CommandStream, half: Half | None) -> None:
+        mirror = self._mirrored(stream)
+        leaving = half or mirror.halves[0]
+        for pause in (*silver.RETRY, *[silver.RETRY[-1]] * 10_000):
+            try:
+                if leaving in mirror.halves and mirror.failure is None:
+                    silver.move(mirror, leaving)
+                    self._now_at(mirror.halves[0].seat)
+                return
+            except (RgpuError, NotImplementedError, TimeoutError) as error:
+                mirror.note = f"cannot leave {leaving.name}: {error}"
+            if mirror.over.wait(pause):
+                return
+
+    def _now_at(self, seat: Seat) -> None:
+        self.seat, self.daemon, self.info, self.index = seat, seat.daemon, seat.info, seat.index
 
     def _look_after(self, stream: CommandStream) -> None:
-        """The worker's link is down: find out from the daemon what that means."""
-        silent = time.monotonic() - (stream.connection.down_since or time.monotonic())
-        try:
-            state = self.daemon.session_state(self.session, timeout=_ASK)
-        except ServerUnavailable as error:
-            if silent > _SERVER_LOST_AFTER:
-                stream.lose(ServerLost(f"{self.name} no longer answers: {error}"))
+        """A worker's link is down: find out from the daemon what that means."""
+        if stream.mirror is not None:
+            stream.mirror.look_after()
             return
-        except AuthenticationError as error:
+        since = stream.connection.down_since
+        error = self.seat.fate(time.monotonic() - since) if since is not None else None
+        if error is not None:
             stream.lose(error)
-            return
-        if state.startswith("dead"):
-            reason = state.partition(":")[2].strip()
-            gone = ("for more than", "the time of the lease", "given back", "is drained")
-            lost = SessionExpired if any(words in reason for words in gone) else WorkerLost
-            stream.lose(
-                lost(
-                    f"the worker of {self.name} ended ({reason}); its arrays are gone. "
-                    "rgpu.reset() starts a new session, then upload the data again"
-                )
-            )
-        elif state == "unknown":
-            stream.lose(SessionExpired(f"{self.name}: the server no longer knows this session"))
-        elif silent > self._grace + _ASK:
-            reason = f"could not be reached for more than {self._grace:g} s, though its server can"
-            stream.lose(SessionExpired(f"the worker of {self.name} {reason}; its arrays are gone"))
 
     def say_goodbye(self) -> None:
         """Announce that ``close`` follows."""
@@ -204,7 +223,10 @@ class Pool:
                 self.devices.append(Device(len(self.devices), daemon, info, settings))
         if terms is not None and not held:
             told = _say if settings.wait_for else lambda text: None
-            held = acquire(self.daemons, terms, wait=settings.wait_for, show=settings.visible_devices, told=told)
+            held = acquire(
+                self.daemons, terms, wait=settings.wait_for, show=settings.visible_devices, told=told,
+                redundancy=settings.redundancy,
+            )  # fmt: skip
             self._keep(held)
         if held:
             self._number([self._leased(part, index) for part in held for index in part.devices])
@@ -212,7 +234,67 @@ class Pool:
             shown = visible(settings.visible_devices, [device.info for device in self.devices])
             self._number([self.devices[position] for position in shown])
         for device in self.devices:
-            device.holder = self.holder
+            device.holder, device.pool = self.holder, self
+        if settings.redundancy > 1:
+            self._pair_up()
+
+    def _pair_up(self) -> None:
+        """Each device becomes two, on different servers; those that are left over wait to take a lost one's place."""
+        free, pairs = list(self.devices), []
+        while free:
+            first = free.pop(0)
+            others = [d for d in free if d.daemon is not first.daemon and d.info["kind"] == first.info["kind"]]
+            if not others:
+                continue
+            left = Counter(device.daemon for device in free)
+            second = max(others, key=lambda device: left[device.daemon])  # so that no server is left over alone
+            free.remove(second)
+            first.partner = Seat(second.daemon, second.info, self.settings, second.lease, self.holder)
+            first.name = f"{first.name[:-1]} and {first.partner.name})"
+            pairs.append(first)
+        if not pairs:
+            raise NoSuchDevice(
+                f"redundancy=2 needs devices of one kind on two servers; the pool has {len(self.devices)} on "
+                f"{', '.join(str(d.address) for d in self.daemons)}"
+            )
+        self._number(pairs)
+
+    def another(self, servers: Container[Any], info: dict) -> Seat:
+        """A place for a session on some other server than these, on a device of the same kind; the least used one.
+        Raises ServerBusy."""
+        found: list[tuple[int, int, DaemonClient, dict]] = []
+        addresses = [a for a in registry.servers(self.settings) if isinstance(a, config.Address)]
+        known = {daemon.address: daemon for daemon in self.daemons}
+        for address in dict.fromkeys([*known, *addresses]):
+            if address in servers:
+                continue
+            daemon = known.get(address) or DaemonClient(address, timeout=self.settings.connect_timeout)
+            try:
+                devices = daemon.hello().devices
+            except RgpuError:
+                continue
+            if daemon not in self.daemons:
+                self.daemons.append(daemon)
+            found += [
+                (room["load"], len(found) + k, daemon, room)
+                for k, room in enumerate(devices)
+                if room["kind"] == info["kind"] and room["open"]
+            ]
+        if not found:
+            raise ServerBusy(f"no other server has a device ({info['kind']}) for a second worker")
+        _, _, daemon, room = min(found, key=lambda each: each[:2])
+        return Seat(daemon, room, self.settings, self._lease_on(daemon, room), self.holder)
+
+    def _lease_on(self, daemon: DaemonClient, room: dict) -> bytes:
+        """What a session there is opened under: like the others', where leases were asked for."""
+        terms = terms_of(self.settings)
+        if terms is None:
+            return b""
+        (part,) = acquire([daemon], terms.on((room["index"],)))
+        if part.renew:
+            self.holder.add(daemon, part.lease, part.renew)
+        self.leases.append(part)
+        return part.lease
 
     def _hello(self, some_may_be_gone: bool) -> list[Any]:
         """What the servers say; those of a registry that do not answer are left out."""
@@ -322,6 +404,8 @@ def connect(*servers: Any, **settings: Any) -> Pool:
     ``gpus=2, memory="8GiB", compute=0.25`` lease parts of so many devices, all or none:
     ``memory`` of each (bytes, or a part like ``0.5``), ``compute`` share of each, ``filters=["name=*A100*"]``,
     ``placement`` spread, binpack or same-host, ``wait_for="60s"`` in the queue. They are given back by ``close``.
+    ``redundancy=2``: each device is two workers on two servers that run the same commands; the loss of one costs
+    nothing but time, and results on which they do not agree raise Divergence.
     Raises NoSuchDevice, QuotaExceeded, ServerBusy or ServerUnavailable.
     """
     global _pool

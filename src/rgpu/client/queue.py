@@ -17,7 +17,14 @@ from rgpu.errors import ForkError
 from rgpu.wire import codec, limits, ops
 
 _T_FREE = ops.Free.tag
+next_reply = itertools.count(1).__next__
+_next_block = itertools.count(1).__next__
 _next_number = itertools.count(1).__next__
+
+
+def reserve_handles() -> int:
+    """First of RESERVED consecutive handles, for answers whose number of arrays is unknown."""
+    return (1 << 62) + _next_block() * limits.RESERVED
 
 
 class _Refusing(list):

@@ -7,20 +7,21 @@ user. Errors of commands nobody waited for are kept until the next wait.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from rgpu.client import failures
+from rgpu.client.compare import Content
 from rgpu.client.profile import Profile
-from rgpu.client.queue import FORKED, Queue, next_handle
+from rgpu.client.queue import FORKED, Queue, next_handle, next_reply, reserve_handles
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
@@ -28,7 +29,7 @@ from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import PLACED
 from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
-from rgpu.wire.functions import TABLE
+from rgpu.wire.functions import MEETING, OWN, TABLE
 
 BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
@@ -40,17 +41,10 @@ _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C whi
 CLOSE = 1.0  # seconds that closing waits for the last answers
 
 __all__ = ["BATCH", "CommandStream", "forked", "next_handle", "reserve_handles"]
-_next_reply = itertools.count(1).__next__
-_next_block = itertools.count(1).__next__
 _T_EXPECT, _T_READ, _T_SYNC = ops.Expect.tag, ops.Read.tag, ops.Sync.tag
 _T_DATA, _T_DONE = ops.Data.tag, ops.Done.tag
 _NOTHING = memoryview(bytearray())
 _streams: weakref.WeakSet[CommandStream] = weakref.WeakSet()
-
-
-def reserve_handles() -> int:
-    """First of RESERVED consecutive handles, for answers whose number of arrays is unknown."""
-    return (1 << 62) + _next_block() * limits.RESERVED
 
 
 class CommandStream(Queue):
@@ -69,7 +63,10 @@ class CommandStream(Queue):
         replay: bool = False,
     ) -> None:
         super().__init__()
-        self.connection = Connection(session, link, on_message=self._receive, sink=self._sink)
+        self.connection: Any = Connection(session, link, on_message=self._receive, sink=self.place)
+        self.mirror: Any = None  # the connection, when there is more than one worker (``client.mirror``)
+        self.own: set[int] = set()  # questions that each worker answers for itself
+        self.on_leave: Callable[[Any], None] = lambda half: None  # the server is being drained
         self.name = name
         self.blocking, self.check, self._profile = blocking, check, profile
         self.replay = replay and profile is None  # a profile looks at each command
@@ -85,7 +82,7 @@ class CommandStream(Queue):
         self._sent_places: dict[int, Any] = {}
         self._replies: dict[int, Any] = {}
         self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
-        self._sinks: dict[int, tuple[memoryview, list]] = {}
+        self._sinks: dict[int, tuple[memoryview, list, np.dtype]] = {}
         self._plain: dict[bytes, tuple[int, memoryview]] = {}  # answers that can be told by their bytes alone
         self._failed: list[failures.Failure] = []
         self._failed_lock = threading.Lock()
@@ -148,7 +145,7 @@ class CommandStream(Queue):
                     frames = [head, part]
                     with shield:
                         self._post(frames, [place])
-                        posted.append((self.connection.session.progress[0], frames))
+                        posted.append((self.connection.progress[0], frames))
         finally:
             if len(data) >= LIE:
                 with shield:
@@ -160,6 +157,8 @@ class CommandStream(Queue):
         """Send what is queued, waiting while the window is full; False if the deadline came first."""
         self._check_usable()
         with self.lock:
+            if self.mirror is not None:
+                self.mirror.tend()
             self.gather()
             while self.unsent:
                 if not self._send_batch(True, deadline):
@@ -188,14 +187,13 @@ class CommandStream(Queue):
 
     def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:
         """Until the window takes a message of nbytes. A deadline of 0 only looks."""
-        connection = self.connection
-        if self._profile is not None and deadline is None and not connection.session.can_send(nbytes):
+        if self._profile is not None and deadline is None and not self.connection.can_send(nbytes):
             with self._profile.waiting(sys._getframe(1), "room"):
-                self._move_on(lambda: connection.session.can_send(nbytes))
-        while not connection.session.can_send(nbytes):
+                self._move_on(lambda: self.connection.can_send(nbytes))
+        while not self.connection.can_send(nbytes):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            self._move_on(lambda: connection.session.can_send(nbytes))
+            self._move_on(lambda: self.connection.can_send(nbytes))
         return True
 
     def _post(self, frames: list, places: Any) -> None:
@@ -233,11 +231,12 @@ class CommandStream(Queue):
         self.connection.pump()
         if self.connection.down_since is not None:
             self.look_after()
+        self._tend()
         return bool(self.unsent)
 
     def lose(self, error: Exception) -> None:
         """The session is over, and this says how; its cause says what nobody can confirm any more."""
-        sent, _, done = self.connection.session.progress
+        sent, _, done = self.connection.progress
         batches = [self._sent_places.get(number) for number in range(done + 1, sent + 1)]
         places = [place for batch in batches for place in batch or ()]
         error.__cause__ = failures.unconfirmed(places, batches.count(None), self.unsent)
@@ -254,13 +253,28 @@ class CommandStream(Queue):
 
     def ask(self, fn: int, args: list, kwargs: dict) -> Any:
         """Run a function and wait for its answer, still in wire form; handles start at its base."""
-        reply, base = _next_reply(), reserve_handles()
-        self._queue(ops.Ask.encode(reply, fn, base, args, kwargs))
-        return self._wait(reply, TABLE[fn].name)
+        reply, base = next_reply(), reserve_handles()
+        with self._answered_alone(reply, fn):
+            self._queue(ops.Ask.encode(reply, fn, base, args, kwargs))
+            return self._wait(reply, TABLE[fn].name)
+
+    @contextlib.contextmanager
+    def _answered_alone(self, reply: int, fn: int) -> Iterator[None]:
+        """Inside, two workers may give different answers, if that is what the function is about."""
+        if fn in MEETING and self.mirror is not None and self.mirror.wanted > 1:
+            raise NotImplementedError(f"{self.name} is redundant: communicators need devices without redundancy")
+        if fn not in OWN:
+            yield
+            return
+        self.own.add(reply)
+        try:
+            yield
+        finally:
+            self.own.discard(reply)
 
     def sync(self) -> None:
         """Wait until everything submitted has run; raises the first error nobody has seen."""
-        reply = _next_reply()
+        reply = next_reply()
         answer = codec.pack((_T_DONE, reply, None))
         self._plain[answer] = (reply, _NOTHING)
         try:
@@ -278,9 +292,9 @@ class CommandStream(Queue):
     def read(self, handle: int, out: np.ndarray, order: str = "C", wire: Any = None) -> None:
         """Fill ``out`` (contiguous in ``order``, writable) with the array's content; ``wire``: its dtype, encoded."""
         flat = memoryview(out.reshape(-1, order="A").view(np.uint8) if out.nbytes else bytearray())
-        reply = _next_reply()
+        reply = next_reply()
         answer = codec.pack((_T_DATA, reply, 0))
-        self._sinks[reply] = (flat, [0])
+        self._sinks[reply] = (flat, [0], out.dtype)
         if len(flat) < PLACED:
             self._plain[answer] = (reply, flat)
         try:
@@ -304,14 +318,15 @@ class CommandStream(Queue):
 
     def inquire(self, fn: int, args: list) -> Any:
         """``ask``, past the queue."""
-        reply = _next_reply()
-        self.post_past([ops.Ask.encode(reply, fn, reserve_handles(), args, {})])
-        return self._awaited(reply, flush=False)
+        reply = next_reply()
+        with self._answered_alone(reply, fn):
+            self.post_past([ops.Ask.encode(reply, fn, reserve_handles(), args, {})])
+            return self._awaited(reply, flush=False)
 
     def fetch(self, handle: int, out: np.ndarray) -> None:
         """``read`` bytes, past the queue."""
-        reply = _next_reply()
-        self._sinks[reply] = (memoryview(out), [0])
+        reply = next_reply()
+        self._sinks[reply] = (memoryview(out), [0], out.dtype)
         try:
             self.post_past([ops.Read.encode(reply, handle, 0, "|u1", out.shape)])
             self._awaited(reply, flush=False)
@@ -387,6 +402,15 @@ class CommandStream(Queue):
                 raise
         if connection.down_since is not None:
             self.look_after()
+        self._tend()
+
+    def _tend(self) -> None:
+        """Do what the loss of one of two workers leaves to do, if nobody else is about it."""
+        if self.mirror is not None and self.mirror.untended and self.lock.acquire(blocking=False):
+            try:
+                self.mirror.tend()
+            finally:
+                self.lock.release()
 
     def look_after(self) -> None:
         """The link is down: find out (not more than five times a second) whether the worker lives."""
@@ -398,7 +422,7 @@ class CommandStream(Queue):
 
     # ---- receiving: inside the connection's lock, so it must be quick ------------------------------
 
-    def _sink(self, frames: list) -> memoryview | None:
+    def place(self, frames: list) -> memoryview | None:
         """Where the payload of a Data reply belongs, so that it is received in place."""
         if len(frames) != 1:
             return None
@@ -420,6 +444,15 @@ class CommandStream(Queue):
                 self._answer(plain[0], None)
                 return
         reply = ops.Reply.decode(codec.unpack(frames[0]))
+        if isinstance(reply, ops.Data.Record):
+            self._receive_data(reply, frames)
+        elif isinstance(reply, ops.Leave.Record):
+            self.on_leave(None)
+        else:
+            self.take(reply)
+
+    def take(self, reply: Any) -> None:
+        """An answer, or an error that nobody waited for."""
         if isinstance(reply, ops.Done.Record):
             self._answer(reply.reply_to, reply.value)
         elif isinstance(reply, ops.Failed.Record):
@@ -434,24 +467,63 @@ class CommandStream(Queue):
             else:
                 with self._failed_lock:
                     self._failed.append(failure)
-        else:
-            self._receive_data(reply, frames)
 
     def _receive_data(self, reply: Any, frames: list) -> None:
         sink = self._sinks.get(reply.reply_to)
         if sink is None:
             return  # the reader gave up (Ctrl-C)
-        flat, received = sink
-        chunk = memoryview(frames[1]).cast("B") if len(frames) > 1 else memoryview(b"")
-        end = reply.offset + len(chunk)
-        if end > len(flat):
-            raise ProtocolError("the worker sent more data than was asked for")
-        target = flat[reply.offset : end]
-        if len(chunk) < PLACED or _address(chunk) != _address(target):  # else it was received in place
-            target[:] = chunk
-        received[0] += len(chunk)
+        flat, received, _ = sink
+        received[0] += self.fill(flat, reply.offset, frames)
         if received[0] >= len(flat):
             self._answer(reply.reply_to, None)
+
+    def fill(self, flat: memoryview, offset: int, frames: list) -> int:
+        """One chunk into its place, if it was not received there; its bytes."""
+        chunk = memoryview(frames[1]).cast("B") if len(frames) > 1 else memoryview(b"")
+        end = offset + len(chunk)
+        if end > len(flat):
+            raise ProtocolError("the worker sent more data than was asked for")
+        target = flat[offset:end]
+        if len(chunk) < PLACED or _address(chunk) != _address(target):  # else it was received in place
+            target[:] = chunk
+        return len(chunk)
+
+    # What a mirror asks for; see there.
+
+    @property
+    def batches(self) -> int:
+        """How many messages were sent."""
+        return self._batch
+
+    @property
+    def answers(self) -> dict[int, Any]:
+        """Those that nobody has taken yet."""
+        return self._replies
+
+    def reads(self) -> list[int]:
+        """Those that wait for data."""
+        return list(self._sinks)
+
+    def place_of(self, reply: int) -> tuple[memoryview, np.dtype] | None:
+        """Where the data of a read belong, and what they are."""
+        sink = self._sinks.get(reply)
+        return None if sink is None else (sink[0], sink[2])
+
+    def settled(self, reply: int, answer: Any, retire: bool) -> None:
+        """All workers agree on an answer; ``retire``: some of them keep it until they hear that it has come."""
+        if not isinstance(answer, Content):
+            self.take(answer)
+            return
+        place = self.place_of(reply)
+        if place is not None and place[0] is not answer.data:
+            place[0][:] = answer.data
+        self._answer(reply, None)
+        if retire and self._goodbye is None:
+            self.add(ops.Retire.encode([reply]), None)
+
+    def diverged(self, reply: int, text: str) -> None:
+        """They do not agree."""
+        self._answer(reply, failures.Diverged(text, self.name))
 
     def _answer(self, reply: int, answer: Any) -> None:
         if reply not in self._abandoned:
@@ -466,7 +538,7 @@ class CommandStream(Queue):
     def say_goodbye(self) -> None:
         """Queue and send the last commands, without waiting for their answers."""
         if self._goodbye is None and not self.closed and self.connection.failure is None:
-            self._goodbye = _next_reply()
+            self._goodbye = next_reply()
             self.gather()
             self.add(ops.Sync.encode(self._goodbye), None)
             self.add(ops.Bye.encode(), None)

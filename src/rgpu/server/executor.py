@@ -25,6 +25,7 @@ from rgpu.server.peer import Peers
 from rgpu.server.recording import Recorder
 from rgpu.server.replay import Templates
 from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
+from rgpu.server.twin import TwinMixin
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.declare import U64
 from rgpu.wire.functions import TABLE
@@ -64,6 +65,7 @@ class NoLoop:
 
     lent = False  # an array's memory may still be on its way to the client
     watched = False  # every command goes through the handlers, which record it
+    twin = False  # new memory and reads go through their handlers: there is another worker
 
     def run(self, executor: Any, body: bytes) -> None:
         return None
@@ -79,7 +81,7 @@ def loop_of(table: Table, backend: Backend, functions: list) -> Any:
     return _core.execute.Loop(table, functions, np.ufunc)
 
 
-class Executor:
+class Executor(TwinMixin):
     """Handlers by command; ``post(frames)`` sends a reply message to the client. ``settle`` returns
     when the client has what was posted: until then replies may share memory with arrays; ``settled`` says
     whether that is so already."""
@@ -92,6 +94,7 @@ class Executor:
         peers: Peers | None = None,
         settled: Callable[[], bool] = lambda: False,
     ) -> None:
+        super().__init__()
         self.backend, self.post, self._settle, self._settled = backend, post, settle, settled
         self.peers = backend.peers = peers or Peers(backend)
         self.table = backend.table = spill.table_of(backend)
@@ -112,6 +115,12 @@ class Executor:
         self.handlers = handlers
         if backend.kind == "cpu":
             backend.recorder = Recorder(self)
+
+    def functions_changed(self) -> None:
+        """The loop has functions of its own to call."""
+        lent, watched = self._loop.lent, self._loop.watched
+        self._loop = loop_of(self.table, self.backend, list(self.functions.values()))
+        self._loop.lent, self._loop.watched, self._loop.twin = lent, watched, self.standing[1] > 1
 
     def watch(self, on: bool) -> None:
         """Whether every command goes through ``handlers``, those of the C core's loop as well."""
@@ -180,6 +189,7 @@ class Executor:
         if self._loop.lent:
             self._settle()
             self.peers.settle()
+            self.freeze()
             self._loop.lent = False
 
     # ---- errors -------------------------------------------------------------------------------
@@ -297,6 +307,7 @@ class Executor:
             _check_bounds(shape, strides, 0, dtype.itemsize, nbytes)
         self.table.admit(charged(nbytes))
         array = self.backend.empty(tuple(shape), dtype, strides and tuple(strides))
+        self.blank(array)
         self.table.put(out, array, array.nbytes)
 
     def do_view(self, out: int, root: int, dtype: Any, shape: list, strides: list, offset: int) -> None:
@@ -366,7 +377,7 @@ class Executor:
         """Where the payload of a message that consists of one Write belongs, so that it is received in place:
         asked only while nothing runs and nothing waits to be run. None: anywhere."""
         self._placed = None
-        if len(frames) != 1 or (self._loop.lent and not self._settled()):
+        if len(frames) != 1 or self.keeps or (self._loop.lent and not self._settled()):
             return None
         try:
             _, commands = _opened(frames)
@@ -391,6 +402,9 @@ class Executor:
             return
         self._loop.lent = True
         data = memoryview(host.reshape(-1, order="A").view(np.uint8)) if host.size else memoryview(b"")
+        self.answer_read(reply_to, data, array.dtype)
+
+    def send_data(self, reply_to: int, data: memoryview) -> None:
         for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
             head = codec.pack(ops.Data.encode(reply_to, start))
             self.post([head, data[start : start + limits.CHUNK_BYTES]])

@@ -55,7 +55,16 @@ class Connection:
         session.link_down()  # until the link says that it is up
         _connections.add(self)
 
+    def route(self, on_message: Callable[[list], None], sink: Sink | None) -> None:
+        """From now on what arrives goes there."""
+        with self._lock:
+            self._on_message, self.sink = on_message, sink
+
     # Sending
+
+    def can_send(self, nbytes: int) -> bool:
+        """Whether the window has room for a message of nbytes."""
+        return self.session.can_send(nbytes)
 
     def post(self, frames: list, deadline: float | None = None) -> None:
         """Send a message in order, exactly once. Waits while the window is full; TimeoutError at the
@@ -272,6 +281,16 @@ class Connection:
         """Let go of the link and of everything under way."""
         self.fail(SessionLost("the session was aborted"))
         self.link.abort()
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """How many of our messages were sent, are received and are done."""
+        return self.session.progress
+
+    @property
+    def arrivals(self) -> int:
+        """Grows with everything that a waiter may wait for."""
+        return self._arrivals
 
     @property
     def stats(self) -> dict[str, int]:

@@ -194,3 +194,49 @@ TABLE: tuple[Function, ...] = tuple(Function(number, *word) for number, word in 
 BY_NAME: dict[str, Function] = {function.name: function for function in TABLE}
 if len(BY_NAME) != len(TABLE) or not all(part.isidentifier() for name in BY_NAME for part in name.split(".")):
     raise TypeError("a function is declared twice in wire/functions.py, or what stands there is no name")
+
+
+# ---- results that two workers of one stream may have differently -------------------------------------------------
+
+ROUNDING, ORDER = 1, 2
+#: correctly rounded by IEEE 754, or no arithmetic at all
+_EXACT = set(
+    """absolute abs negative positive sign sqrt square reciprocal floor ceil trunc rint fix fabs conjugate conj isfinite
+    isinf isnan signbit logical_not invert bitwise_not bitwise_invert bitwise_count add subtract multiply divide
+    true_divide floor_divide remainder mod fmod maximum minimum fmax fmin copysign nextafter ldexp bitwise_and
+    bitwise_or bitwise_xor left_shift right_shift bitwise_left_shift bitwise_right_shift logical_and logical_or
+    logical_xor equal not_equal less less_equal greater greater_equal gcd lcm max min amax amin any all ptp argmax
+    argmin nanmax nanmin nanargmax nanargmin count_nonzero around round nan_to_num isreal iscomplex isposinf isneginf
+    msort sort_complex select choose take_along_axis digitize searchsorted modf frexp divmod""".split()
+)
+_ROUNDED_KINDS = "unary binary reduce scan like special scipy scipy_wait sparse object kernel".split()
+_ROUNDED = set(
+    """convolve correlate vdot inner outer tensordot kron percentile quantile polyadd polysub poly polymul polyfit roots
+    cumulative_sum cumulative_prod linspace logspace bartlett blackman hamming hanning kaiser ufunc.call ufunc.reduce
+    ufunc.accumulate ufunc.reduceat ufunc.outer cupyx.rsqrt""".split()
+)
+#: sums that a GPU makes in whatever order its threads come: equal bits cannot be expected of equal devices
+_UNORDERED = set(
+    """cupyx.scatter_add ufunc.at bincount histogram histogram2d histogramdd kernel.launch kernel.elementwise.launch
+    kernel.reduction.launch""".split()
+)
+
+
+def _leeway(function: Function) -> int:
+    if function.name in _UNORDERED:
+        return ORDER
+    if function.name in _ROUNDED or function.name.startswith(("linalg.", "fft.")):
+        return ROUNDING
+    return ROUNDING if function.kind in _ROUNDED_KINDS and function.name not in _EXACT else 0
+
+
+#: function -> by what its results may differ between two workers; those that are not here give equal bits
+LEEWAY: dict[int, int] = {function.id: level for function in TABLE if (level := _leeway(function))}
+#: functions whose answer is about the worker itself: that of the first worker counts
+OWN = frozenset(
+    f.id
+    for f in TABLE
+    if f.name.startswith(("device.", "memory.", "peer.", "session.")) or f.name.endswith((".query", ".elapsed"))
+)
+#: functions by which workers of several devices meet; a pair of workers cannot
+MEETING = frozenset(f.id for f in TABLE if f.name.startswith("nccl."))

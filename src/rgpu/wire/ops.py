@@ -7,7 +7,7 @@ wait: an error poisons their results and comes back as ``Failed`` with ``reply_t
 
 from rgpu.wire import limits
 from rgpu.wire.declare import (
-    HANDLE, HANDLES, I64, SCALAR, SHAPE, STRIDES, U8, U16, U64, Blob, ListOf, Message, Optional, Text,
+    BOOL, HANDLE, HANDLES, I64, SCALAR, SHAPE, STRIDES, U8, U16, U64, Blob, ListOf, Message, Optional, Text,
 )  # fmt: skip
 from rgpu.wire.values import DTYPE_KIND, OPERAND, VALUE, VALUE_MAP, VALUES
 
@@ -40,6 +40,23 @@ class Failed(Reply, tag=3):
     kind: Text()
     args: VALUES
     traceback: Text(limits.LONG_TEXT)
+
+
+class Digest(Reply, tag=4):
+    """From the second of two workers, in place of ``Data``: the SHA-256 of the bytes that a read asked for."""
+
+    reply_to: U64
+    digest: Blob(32)
+
+
+class Leeway(Reply, tag=5):
+    """From here on results may differ between two workers by rounding (1) or by the order of sums (2)."""
+
+    level: U8
+
+
+class Leave(Reply, tag=6):
+    """The server is being drained: the session should move to another one."""
 
 
 class Command(Message):
@@ -215,3 +232,25 @@ class Receive(Command, tag=33):
     pair: U64
     token: U64
     handle: HANDLE
+
+
+class Twin(Command, tag=35):
+    """This session is one of ``wanted`` that run the same stream, ``whole`` of which do. The ``second`` answers reads
+    with digests. ``alike``: the highest leeway within which the devices still give equal bits."""
+
+    second: BOOL
+    alike: U8
+    whole: U8
+    wanted: U8
+
+
+class Again(Command, tag=36):
+    """Send the data of a read that was answered with a digest; nothing where that is not known any more."""
+
+    reply_to: U64
+
+
+class Retire(Command, tag=37):
+    """These reads have been answered: what a second worker keeps of them may go."""
+
+    replies: ListOf(U64, limits.HANDLES)
