@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from rgpu import registry, tokens
@@ -232,6 +232,7 @@ def lend(
         every = [facts for server in servers for facts in server.facts]
         return None if settings.visible_devices is None else visible(settings.visible_devices, every)
 
+    terms = replace(terms, count=terms.count * settings.redundancy)
     deadline = time.monotonic() + settings.wait_for
     asker = grants.Asker(settings.registry, _user(), timeout=settings.connect_timeout, told=told, shown=shown)
     try:

@@ -22,6 +22,7 @@ from rgpu.errors import RgpuError, ServerLost, SessionLost
 from rgpu.session import Connection
 from rgpu.wire import codec, ops
 
+LOOK = 0.1  # seconds between looks at whether a half that was asked something is there
 SLICE = 0.01  # seconds that one half is waited for before the others are looked at
 PATIENCE = 3.0  # seconds that a half's link may be down before the other goes on alone
 SERVER_LOST_AFTER = 1.5  # the same, when its server does not answer either
@@ -83,7 +84,7 @@ class Half:
             answers = mirror.stream.answers
             deadline = time.monotonic() + ANSWER
             while number not in answers and self.lost is None and time.monotonic() < deadline:
-                mirror.wait_until(lambda: number in answers or self.lost is not None, time.monotonic() + 0.1, self)
+                self.connection.wait_until(lambda: number in answers, time.monotonic() + LOOK)
                 self._check()
             if number not in answers:
                 raise self.lost or SessionLost(f"the worker of {self.name} did not answer within {ANSWER:g} s")
@@ -345,15 +346,13 @@ class Mirror:
                 self.lose(half, error)
         return arrived
 
-    def wait_until(
-        self, condition: Callable[[], bool], deadline: float | None = None, half: Half | None = None
-    ) -> bool:
-        """Pump until ``condition()`` holds; ``half``: who has to do something for it."""
+    def wait_until(self, condition: Callable[[], bool], deadline: float | None = None, pumped: bool = False) -> bool:
+        """See ``Connection.wait_until``."""
         while True:
-            self.pump()
-            slowest = half if half is not None and half.lost is None else self._slowest()
-            if half is not None:
-                slowest.connection.pump()  # it may be no member yet
+            if not pumped:
+                self.pump()
+            pumped = False
+            slowest = self._slowest()
             seen = slowest.connection.arrivals
             if condition():
                 return True
@@ -423,4 +422,3 @@ class Mirror:
 
     def __repr__(self) -> str:
         return f"<Mirror {list(self.halves)!r}>"
-

@@ -491,9 +491,17 @@ def stats() -> dict:
             total.add(counted(stream))
         for name, value in vars(total).items():
             result[name] += value
-        told = {"device": device.ordinal, "server": str(device.daemon.address), **vars(total)}
+        told = {"device": device.ordinal, "server": str(device.daemon.address), **vars(total), **_halves(stream)}
         result["devices"].append(told | {"notes": peer.notes(stream), "links": peer.links(stream)})
     return result
+
+
+def _halves(stream: CommandStream | None) -> dict[str, Any]:
+    """How a redundant device is."""
+    mirror = None if stream is None else stream.mirror
+    if mirror is None:
+        return {}
+    return {"redundancy": len(mirror.whole), "takeovers": mirror.takeovers, "degraded": mirror.note}
 
 
 def counted(stream: CommandStream) -> Counters:

@@ -86,6 +86,7 @@ def _begin(mirror: Mirror, source: Half, half: Half, pair: int) -> None:
     tokens = list(enumerate(state.contents(entries), 1))
     half.post_past([ops.Twin.encode(True, mirror.alike(), len(mirror.whole), max(2, mirror.wanted))])
     ends = state.Line(source), state.Line(half)
+    ends[1].post(ops.Template.encode(*template) for template in ends[0].ask("session.templates"))
     ends[1].post(state.building(entries))
     ends[0].post(_copying(ops.Send, pair, tokens))
     ends[1].post(_copying(ops.Receive, pair, tokens))

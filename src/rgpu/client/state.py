@@ -65,7 +65,7 @@ def _messages(commands: Iterable[tuple]) -> Iterator[list]:
     taken: list = []
     for command in commands:
         taken.append(command)
-        if len(taken) == AT_ONCE:
+        if len(taken) == AT_ONCE or command[0] == ops.Template.tag:  # which may be large
             yield taken
             taken = []
     if taken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from rgpu.commands import sharing
@@ -14,6 +15,7 @@ DESCRIPTION = """Run a command with `import cupy` meaning rgpu, in it and in eve
   rgpu run -- python train.py --epochs 3
   rgpu run -n 2 -- ./train.py                   # two devices, a script with a #! line
   rgpu run -n 2 -m 8GiB -p 0.25 -- python x.py  # 8 GiB and a quarter of the compute of each
+  rgpu run --ha -- python train.py              # goes on when a server dies
   rgpu run -n 1 --filter 'name=*A100*' --wait-for 10m -- pytest tests/
 
 Devices that are asked for are leased before the program starts, all of them or none, and given back when it ends.
@@ -25,6 +27,7 @@ not answer. `python -I`, `-E` and `-S` switch the alias off.
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "rgpu run [-n N] [-m MEM] [-p SHARE] [OPTIONS] -- COMMAND [ARGUMENT ...]"
     sharing.add_options(parser)
+    parser.add_argument("--ha", action="store_true", help="each device is two workers on two servers")
     parser.add_argument("-v", "--verbose", action="store_true", help="say which devices the program got")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command and its arguments")
 
@@ -33,6 +36,9 @@ def run(options: argparse.Namespace) -> int:
     command = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not command:
         options.parser.error("no command: rgpu run [-n N] [-m MEM] [-p SHARE] -- COMMAND [ARGUMENT ...]")
+
+    if options.ha:
+        os.environ["RGPU_REDUNDANCY"] = "2"
 
     def start() -> int:
         parts, changes = sharing.hold(options)

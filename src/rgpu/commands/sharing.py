@@ -80,7 +80,7 @@ def hold(options: argparse.Namespace, seconds: float = 0.0) -> tuple[list, dict[
     daemons = daemons_of(settings)
     try:
         parts = acquire(
-            daemons, terms, wait=settings.wait_for, show=settings.visible_devices,
+            daemons, terms, wait=settings.wait_for, show=settings.visible_devices, redundancy=settings.redundancy,
             told=lambda text: print(f"rgpu: {text}", file=sys.stderr, flush=True),
         )  # fmt: skip
     finally:

@@ -28,6 +28,7 @@ class Backend(ABC):
     spill_to: Any = None  # where arrays go that do not fit into device memory; None: all fit
     table: Any = None  # the session's, set by the executor: its accounts are what memory figures tell
     peers: Any = None  # the session's connections to other workers, set by the executor
+    templates: Any = None  # what the client repeats, set by the executor
     made: Any = None  # how its objects that are no arrays were made (``server.state``)
 
     @abstractmethod

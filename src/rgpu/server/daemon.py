@@ -497,6 +497,7 @@ class Daemon:
                 self._sharing.active(session)
             session.memory_used, session.resident_used = message.memory_used, message.resident
             session.busy, session.commands = message.busy, message.commands
+            session.redundancy = message.whole, message.wanted
         elif isinstance(message, control.Draw.Record):
             self._sharing.drew(session, message)
         elif isinstance(message, control.Want.Record):

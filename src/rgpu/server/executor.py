@@ -101,7 +101,7 @@ class Executor(TwinMixin):
         self._get, self._array = self.table.peek, backend.array
         self.commands = 0
         self._answered = 0  # arrays bound for the answer in the making
-        self.templates = Templates()
+        self.templates = backend.templates = Templates()
         self.functions = _Functions(backend)
         self._loop: Any = loop_of(self.table, backend, list(self.functions.values()))
         self.decode = values.Decoder(self.argument)
@@ -121,6 +121,8 @@ class Executor(TwinMixin):
         lent, watched = self._loop.lent, self._loop.watched
         self._loop = loop_of(self.table, self.backend, list(self.functions.values()))
         self._loop.lent, self._loop.watched, self._loop.twin = lent, watched, self.standing[1] > 1
+        for number, template in self.templates.items():
+            self._loop.define(number, *template.told())
 
     def watch(self, on: bool) -> None:
         """Whether every command goes through ``handlers``, those of the C core's loop as well."""
@@ -582,7 +584,8 @@ class Service:
         executor = self.executor
         share = min(1.0, max(0.0, share))
         table = executor.table
-        return {"memory_used": table.used, "resident": table.resident, "commands": executor.commands, "busy": share}
+        told = {"memory_used": table.used, "resident": table.resident, "commands": executor.commands, "busy": share}
+        return told | dict(zip(("whole", "wanted"), executor.standing))
 
     def _wait(self) -> None:
         """For the next message, a while."""

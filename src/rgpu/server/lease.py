@@ -58,6 +58,7 @@ class Session:
     memory_used: int = 0
     resident_used: int = 0
     busy: float = 0.0
+    redundancy: tuple[int, int] = (1, 1)  # workers that run its stream, and that should
     commands: int = 0
 
     @property

@@ -19,12 +19,19 @@ class _Template(NamedTuple):
     pieces: list[bytes]
     holes: list[int | None]
 
+    def told(self) -> tuple[int, bytes, list[int], list[int | None]]:
+        """As the client told it."""
+        return self.count, b"".join(self.pieces), [len(piece) for piece in self.pieces], list(self.holes)
+
 
 class Templates:
     """Those of one session."""
 
     def __init__(self) -> None:
         self._kept: dict[int, _Template] = {}
+
+    def items(self) -> list[tuple[int, _Template]]:
+        return list(self._kept.items())
 
     def define(self, template: int, count: int, data: bytes, pieces: list, holes: list) -> None:
         """Keep one, in place of an earlier one of this number. Raises ProtocolError."""

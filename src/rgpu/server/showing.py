@@ -128,6 +128,7 @@ class Showing:
                 "compute": session.lease.compute,
                 "utilization": round(100 * session.busy),
                 "commands": session.commands,
+                "redundancy": list(session.redundancy),
                 "age": now - session.since,
             }
             for session in self._leases.sessions_on(device.index)

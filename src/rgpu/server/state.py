@@ -116,10 +116,19 @@ def _wired(x: Any) -> bytes:
     return codec.pack(x)
 
 
+def templates(backend: Any) -> list:
+    """What the client repeats: the fields of the commands that told of it."""
+    return [(number, *template.told()) for number, template in backend.templates.items()]
+
+
 def _poison(_backend: Any, where: list, kind: str, args: list, text: str) -> None:
     """An error that came from elsewhere stands where it stood there."""
     raise Poison((int(where[0]), int(where[1])), str(kind), list(args), str(text))
 
 
 #: by declared name; the first argument is the backend
-FUNCTIONS: dict[str, Callable[..., Any]] = {"session.entries": entries, "session.poison": _poison}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "session.entries": entries,
+    "session.templates": templates,
+    "session.poison": _poison,
+}

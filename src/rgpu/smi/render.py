@@ -131,6 +131,9 @@ def _session_rows(device: Entry, session: Entry) -> list[str]:
         parts.append(f"of {amount(session['memory_limit'])}{share}")
     if session.get("memory_spilled"):
         parts.append(f"{amount(session['memory_spilled'])} spilled")
+    whole, wanted = session.get("redundancy", (1, 1))
+    if wanted > 1:
+        parts.append(f"{whole} of {wanted} workers" + (" (degraded)" if whole < wanted else ""))
     if "utilization" in session:
         parts.append(f"{session['utilization']:.0f}% busy")
     if session.get("link"):

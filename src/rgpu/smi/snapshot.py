@@ -133,6 +133,9 @@ def _checked(server: Any) -> Entry:
         _require(device, _DEVICE | {"sessions": list})
         for session in device["sessions"]:
             _require(session, _SESSION)
+            pair = session.get("redundancy")
+            if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)):
+                session.pop("redundancy", None)
         for lease in _listed(device, "leases"):
             _require(lease, _HOLDER | {"sessions": int})
     for waiting in _listed(server, "queue"):

@@ -7,7 +7,7 @@ that programs of different versions can at least tell each other so.
 """
 
 from rgpu.wire import limits
-from rgpu.wire.declare import BOOL, NUMBER, PLAIN, U16, U32, U64, Blob, ListOf, Message, Text
+from rgpu.wire.declare import BOOL, NUMBER, PLAIN, U8, U16, U32, U64, Blob, ListOf, Message, Text
 
 DEVICES = 1024  # devices of one server, and any bound derived from it
 SESSION = Blob(16)
@@ -266,12 +266,14 @@ class Ready(Control, tag=50):
 
 
 class Telemetry(Control, tag=51):
-    """Sent about once a second."""
+    """Sent about once a second. Of ``wanted`` workers that should run the session's stream ``whole`` do."""
 
     memory_used: U64
     resident: U64
     busy: NUMBER
     commands: U64
+    whole: U8
+    wanted: U8
     link: Text()
 
 
