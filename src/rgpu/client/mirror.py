@@ -316,7 +316,7 @@ class Mirror:
             self._told[where] = None
             if len(self._told) > _TOLD:
                 del self._told[next(iter(self._told))]
-        self.stream.take(reply)
+        self.stream.heard(reply)
 
     # What a Connection does
 

@@ -449,9 +449,9 @@ class CommandStream(Queue):
         elif isinstance(reply, ops.Leave.Record):
             self.on_leave(None)
         else:
-            self.take(reply)
+            self.heard(reply)
 
-    def take(self, reply: Any) -> None:
+    def heard(self, reply: Any) -> None:
         """An answer, or an error that nobody waited for."""
         if isinstance(reply, ops.Done.Record):
             self._answer(reply.reply_to, reply.value)
@@ -512,7 +512,7 @@ class CommandStream(Queue):
     def settled(self, reply: int, answer: Any, retire: bool) -> None:
         """All workers agree on an answer; ``retire``: some of them keep it until they hear that it has come."""
         if not isinstance(answer, Content):
-            self.take(answer)
+            self.heard(answer)
             return
         place = self.place_of(reply)
         if place is not None and place[0] is not answer.data:

@@ -7,7 +7,21 @@ wait: an error poisons their results and comes back as ``Failed`` with ``reply_t
 
 from rgpu.wire import limits
 from rgpu.wire.declare import (
-    BOOL, HANDLE, HANDLES, I64, SCALAR, SHAPE, STRIDES, U8, U16, U64, Blob, ListOf, Message, Optional, Text,
+    BOOL,
+    HANDLE,
+    HANDLES,
+    I64,
+    SCALAR,
+    SHAPE,
+    STRIDES,
+    U8,
+    U16,
+    U64,
+    Blob,
+    ListOf,
+    Message,
+    Optional,
+    Text,
 )  # fmt: skip
 from rgpu.wire.values import DTYPE_KIND, OPERAND, VALUE, VALUE_MAP, VALUES
 
