@@ -21,10 +21,10 @@ def server():
 def line(server, monkeypatch):
     """(the face, the proxy that the worker's link passes)."""
     import rgpu
-    from rgpu.client import pool
+    from rgpu.client import seat
 
     proxies = []
-    connect = pool.link.connect
+    connect = seat.link.connect
 
     def through_proxy(uris, identity, only, token=None):
         (uri,) = (uri for uri in uris if uri.startswith("tcp://"))
@@ -32,7 +32,7 @@ def line(server, monkeypatch):
         proxies.append(FaultProxy((host, int(port))))
         return connect("tcp://{}:{}".format(*proxies[-1].address), identity)
 
-    monkeypatch.setattr(pool.link, "connect", through_proxy)
+    monkeypatch.setattr(seat.link, "connect", through_proxy)
     rgpu.connect(server.address)
     rgpu.ones(1).get()  # lease and connect
     yield rgpu, proxies[0]

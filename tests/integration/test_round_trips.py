@@ -46,10 +46,10 @@ def test_issuing_alone_never_waits(cp):
 @pytest.fixture
 def slow(cp, monkeypatch):
     """Worker links of this pool pass a proxy that adds 30 ms each way."""
-    from rgpu.client import pool
+    from rgpu.client import seat
 
     proxies = []
-    connect = pool.link.connect
+    connect = seat.link.connect
 
     def through_proxy(uris, identity, only, token=None):
         (uri,) = (uri for uri in uris if uri.startswith("tcp://"))
@@ -57,7 +57,7 @@ def slow(cp, monkeypatch):
         proxies.append(FaultProxy((host, int(port)), latency=0.03))
         return connect("tcp://{}:{}".format(*proxies[-1].address), identity)
 
-    monkeypatch.setattr(pool.link, "connect", through_proxy)
+    monkeypatch.setattr(seat.link, "connect", through_proxy)
     yield cp
     cp.close()
     for proxy in proxies:

@@ -86,7 +86,9 @@ class Device:
         return self._stream is not None
 
     def _attach(self) -> CommandStream:
-        seat, wanted = Seat(self.daemon, self.info, self.settings, self.lease, self.holder), self.settings.redundancy
+        wanted = self.settings.redundancy
+        name = self.name if wanted == 1 else ""
+        seat = Seat(self.daemon, self.info, self.settings, self.lease, self.holder, name)
         stream = CommandStream(
             *seat.open(),
             name=self.name,

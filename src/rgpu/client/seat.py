@@ -19,15 +19,15 @@ SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the serv
 
 
 class Seat:
-    """``lease``: what the session is opened under (empty: a lease of its own)."""
+    """``lease``: what the session is opened under (empty: a lease of its own). ``name``: what errors call it."""
 
     def __init__(
-        self, daemon: DaemonClient, info: dict, settings: config.ClientConfig, lease: bytes = b"", holder: Any = None
+        self, daemon: DaemonClient, info: dict, settings: config.ClientConfig, lease: bytes = b"", holder: Any = None, name: str = ""
     ) -> None:
         self.daemon, self.info, self.settings = daemon, info, settings
         self.index: int = info["index"]
         self.lease, self.holder = lease, holder
-        self.name = f"{daemon.address}, {info['kind']}:{self.index}"
+        self.name = name or f"{daemon.address}, {info['kind']}:{self.index}"
         self.session: bytes | None = None
         self.memory_total: int = info["memory_total"]
         self._grace = 0.0  # seconds that the worker waits for us
