@@ -44,7 +44,9 @@ def train(servers, name, read, replay):
 
 @pytest.mark.parametrize("read", ["read", "at the end"])
 def test_a_training_loop_is_the_same_to_the_bit(servers, read):
-    with_it, without, local = (train(servers, *how) for how in (("rgpu", read, "1"), ("rgpu", read, "0"), ("numpy", read, "1")))
+    with_it, without, local = (
+        train(servers, *how) for how in (("rgpu", read, "1"), ("rgpu", read, "0"), ("numpy", read, "1"))
+    )
     assert with_it[0] == without[0] == local[0]
     assert without[2] == 0 and with_it[2] > 0.6 * with_it[1]
 

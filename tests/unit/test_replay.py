@@ -195,7 +195,12 @@ def test_a_repetition_runs_and_counts_as_its_commands(worker):
 def test_an_error_is_told_by_its_place_when_written_out(worker):
     worker.run(STEP)
     worker.run(ops.Put.encode(5, "<f8", [4], bytes(32)))
-    worker.run([ops.Free.tag, [77]], ops.Replay.encode(0, 10, [5]), ops.Replay.encode(0, 11, [2.0]), [ops.Unary.tag, EXP, 12, 10])
+    worker.run(
+        [ops.Free.tag, [77]],
+        ops.Replay.encode(0, 10, [5]),
+        ops.Replay.encode(0, 11, [2.0]),
+        [ops.Unary.tag, EXP, 12, 10],
+    )
     assert worker.failures() == [(9, 1, "ValueError", [10])]  # what uses it fails without a word
     assert worker.array(11) == [2.0, 4.0, 6.0]
 

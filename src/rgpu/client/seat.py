@@ -22,7 +22,13 @@ class Seat:
     """``lease``: what the session is opened under (empty: a lease of its own). ``name``: what errors call it."""
 
     def __init__(
-        self, daemon: DaemonClient, info: dict, settings: config.ClientConfig, lease: bytes = b"", holder: Any = None, name: str = ""
+        self,
+        daemon: DaemonClient,
+        info: dict,
+        settings: config.ClientConfig,
+        lease: bytes = b"",
+        holder: Any = None,
+        name: str = "",
     ) -> None:
         self.daemon, self.info, self.settings = daemon, info, settings
         self.index: int = info["index"]

@@ -15,13 +15,13 @@ _REPEATING = (ops.Template.tag, ops.Replay.tag)
 
 
 class _Template(NamedTuple):
-    count: int
+    commands: int
     pieces: list[bytes]
     holes: list[int | None]
 
     def told(self) -> tuple[int, bytes, list[int], list[int | None]]:
         """As the client told it."""
-        return self.count, b"".join(self.pieces), [len(piece) for piece in self.pieces], list(self.holes)
+        return self.commands, b"".join(self.pieces), [len(piece) for piece in self.pieces], list(self.holes)
 
 
 class Templates:
@@ -52,7 +52,7 @@ class Templates:
             raise ProtocolError(f"unknown template {template}")
         if kept.holes.count(None) != len(given):
             raise ProtocolError(f"{len(given)} values for template {template}")
-        whole, values = [b"\xdd" + kept.count.to_bytes(4, "big"), kept.pieces[0]], iter(given)
+        whole, values = [b"\xdd" + kept.commands.to_bytes(4, "big"), kept.pieces[0]], iter(given)
         for hole, piece in zip(kept.holes, kept.pieces[1:]):
             value = next(values) if hole is None else (base + hole) % 2**64
             whole += (codec.pack(value), piece)

@@ -201,8 +201,8 @@ class Expect(Command, tag=15):
 
 
 class Template(Command, tag=16):
-    """Commands that the client is going to repeat: their bytes in ``len(holes) + 1`` pieces of so many bytes, and what stands
-    between them: a handle ``base + k``, or (nil) the next of a Replay's values."""
+    """Commands that the client is going to repeat: their bytes in ``len(holes) + 1`` pieces of so many bytes, and what
+    stands between them: a handle ``base + k``, or (nil) the next of a Replay's values."""
 
     template: U8
     count: U16
