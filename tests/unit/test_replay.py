@@ -205,6 +205,8 @@ def test_an_error_is_told_by_its_place_when_written_out(worker):
     assert worker.array(11) == [2.0, 4.0, 6.0]
 
 
+AGAIN = ops.Replay.encode(0, 1, [])
+_UNARY = [ops.Unary.tag, EXP, 9, 1]
 BAD = {
     "unknown": [ops.Replay.encode(3, 1, [])],
     "too few values": [STEP, ops.Replay.encode(0, 10, [])],
@@ -214,13 +216,13 @@ BAD = {
     "no commands": [ops.Template.encode(0, 0, b"", [0], [])],
     "pieces that do not fit": [ops.Template.encode(0, 1, b"\xc0", [2], [])],
     "a piece too few": [ops.Template.encode(0, 1, b"\xc0", [1], [0])],
-    "commands that end early": [ops.Template.encode(0, 2, codec.pack([ops.Unary.tag, EXP, 9, 1]), [6], []), ops.Replay.encode(0, 1, [])],
-    "more than its commands": [template([[ops.Unary.tag, EXP, 9, 1]], [])[:2] + (2,) + template([[ops.Unary.tag, EXP, 9, 1]], [])[3:], ops.Replay.encode(0, 1, [])],
-    "itself": [template([[ops.Replay.tag, 0, 1, []]], []), ops.Replay.encode(0, 1, [])],
-    "itself in disguise": [ops.Template.encode(0, 1, b"\xdc\x00\x04\x11\x00\x01\x90", [7], []), ops.Replay.encode(0, 1, [])],
-    "a template": [template([list(STEP)], []), ops.Replay.encode(0, 1, [])],
+    "commands that end early": [ops.Template.encode(0, 2, codec.pack(_UNARY), [6], []), AGAIN],
+    "more than its commands": [(*template([_UNARY], [])[:2], 2, *template([_UNARY], [])[3:]), AGAIN],
+    "itself": [template([[ops.Replay.tag, 0, 1, []]], []), AGAIN],
+    "itself in disguise": [ops.Template.encode(0, 1, b"\xdc\x00\x04\x11\x00\x01\x90", [7], []), AGAIN],
+    "a template": [template([list(STEP)], []), AGAIN],
     "a command twice": [STEP, ops.Replay.encode(0, 10, [1.0]), ops.Replay.encode(0, 10, [1.0])],
-    "an end within": [template([[ops.Bye.tag, 3]], []), ops.Replay.encode(0, 1, [])],
+    "an end within": [template([[ops.Bye.tag, 3]], []), AGAIN],
 }  # fmt: skip
 
 

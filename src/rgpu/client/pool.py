@@ -481,8 +481,9 @@ def refuse(nbytes: int, device: Device) -> None:
 
 def stats() -> dict:
     """Counters since the pool was built: commands (replayed: those that left as repetitions), round_trips, batches,
-    bytes_sent, bytes_received, bytes copied between devices (direct_bytes, and relayed_bytes through the client), and the same by device under
-    ``devices``, with ``notes`` on what is worth a remark and ``links`` to the devices it has exchanged copies with."""
+    bytes_sent, bytes_received, bytes copied between devices (direct_bytes, and relayed_bytes through the client), and
+    the same by device under ``devices``, with ``notes`` on what is worth a remark and ``links`` to the
+    devices it has exchanged copies with."""
     from rgpu.client import peer
 
     result: dict[str, Any] = vars(Counters()) | {"devices": []}
