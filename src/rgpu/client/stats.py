@@ -8,8 +8,8 @@ from dataclasses import dataclass
 @dataclass
 class Counters:
     """Of one device's stream. ``replayed``: commands that left as repetitions. ``round_trips``: times the client
-    waited for an answer. ``direct_bytes`` left the device for another one by themselves, ``relayed_bytes`` had to pass through
-    the client."""
+    waited for an answer. ``direct_bytes`` left the device for another one by themselves, ``relayed_bytes`` had to pass
+    through the client."""
 
     commands: int = 0
     replayed: int = 0
