@@ -16,7 +16,8 @@
 #define BUFFER (256 << 10)
 #define PLACED (16 << 10)
 #define SMALL (16 << 10) /* a message below this leaves in one piece, copied together */
-#define LOOKS 64         /* at shared memory, before another may use this core */
+#define LOOKS 32         /* at shared memory, before another may use this core */
+#define PAUSES 4         /* between two looks: the peer may run on the other half of this core */
 #define TAKEN (64 << 10) /* bytes that are taken into the buffer at once: what is large has another place */
 #define PIECE (256 << 10) /* bytes after which a sleeping reader of a ring is woken */
 #define STALLED 50e-6    /* seconds without a byte after which a large frame waits for its turn like everything else */
@@ -239,6 +240,15 @@ static PyObject *inlet_take(Inlet *in, PyObject *Py_UNUSED(none))
     Py_RETURN_NOTIMPLEMENTED;
 }
 
+static void rest(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 static int has_news(const pipe_end *end)
 {
     if (end->transport)
@@ -257,11 +267,14 @@ static PyObject *inlet_look(Inlet *in, PyObject *seconds)
     int found;
     Py_BEGIN_ALLOW_THREADS
     double until = link_now() + patience;
-    int looks = in->pipe.transport ? LOOKS : 0;
+    int between = in->pipe.transport ? PAUSES : LOOKS * PAUSES; /* a look at a socket is a system call */
     do {
         found = has_news(&in->pipe);
-        for (int i = 0; !found && i < looks; i++)
+        for (int i = 0; !found && i < LOOKS; i += between / PAUSES) {
+            for (int k = 0; k < between; k++)
+                rest();
             found = has_news(&in->pipe);
+        }
         if (!found)
             sched_yield();
     } while (!found && link_now() < until);

@@ -199,6 +199,7 @@ class Guard(threading.Thread):
         self._allowance = allowance
         self._over = threading.Event()
         self._told = time.monotonic()
+        self._executed = 0  # messages, when we last looked
         self.telemetry: Callable[[], dict] | None = None
 
     def __enter__(self) -> Guard:
@@ -234,10 +235,13 @@ class Guard(threading.Thread):
 
     def _heard(self) -> Exception | None:
         """What the daemon says, waiting a little for it."""
-        patience = WATCH_SECONDS
-        if not self._connection.session.idle:  # what comes while a command runs is taken in by us
-            self._connection.wait(BUSY_SECONDS)
-            patience = 0.0
+        patience, before = WATCH_SECONDS, self._executed
+        self._executed = self._connection.executed
+        if not self._connection.session.idle:
+            patience = BUSY_SECONDS
+            if self._executed == before:  # what comes while a long command runs is taken in by us
+                self._connection.wait(BUSY_SECONDS)
+                patience = 0.0
         if not select.select([self._channel], [], [], patience)[0]:
             return None
         try:

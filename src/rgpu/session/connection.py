@@ -44,6 +44,7 @@ class Connection:
         self.down_since: float | None = clock()
         self.sink = sink
         self.reconnects = -1
+        self.executed = 0  # messages marked as done
         self._clock = clock
         self._on_message = on_message
         self._lock = threading.RLock()
@@ -191,6 +192,7 @@ class Connection:
     def mark_done(self, n: int = 1) -> None:
         """n more messages were executed: the peer's window opens."""
         with self._lock:
+            self.executed += n
             self.session.mark_done(n)
             due = self.session.due()
             if due is not None and due <= self._clock() and self.failure is None:

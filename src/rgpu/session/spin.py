@@ -6,8 +6,8 @@ cores are few or busy. So it is measured: waits that began with a look against w
 
 import os
 
-LONGEST = 250e-6  # seconds of looking: a few round trips on one host, and what waking costs
-SHORT = 400e-6  # where waits are longer than this on the average, looking is of no use
+LONGEST = 1e-3  # seconds of looking: waking costs as much on a machine that is idle
+SHORT = 1e-3  # where waits are longer than this on the average, looking is of no use
 _WEIGHT = 1 / 8  # of the latest wait in the average
 _TRIAL = 32  # every so many waits the other way is tried
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
