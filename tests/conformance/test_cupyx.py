@@ -336,3 +336,14 @@ def test_arguments_by_cupys_places_and_names():
     np.testing.assert_allclose(cupyx.scipy.linalg.expm(a=cp.eye(2)).get(), linalg.expm(np.eye(2)))
     with pytest.raises(TypeError, match="takes"):
         cupyx.scipy.signal.firls(5, bands, desired, [1, 2], 2.0, 6, 7)
+
+
+def test_complex_weights_want_a_complex_output():
+    """Said on the caller's line, as CuPy says it."""
+    ndimage, weights = cupyx.scipy.ndimage, cp.array([[1j, 2]])
+    with pytest.raises(RuntimeError, match="complex"):
+        ndimage.correlate(cp.ones((3, 3)), weights, output=cp.empty((3, 3)))
+    with pytest.raises(RuntimeError, match="complex"):
+        ndimage.convolve1d(cp.ones((3, 3)), weights[0], 0, "f8")
+    with pytest.warns(UserWarning, match="promoting"):
+        assert ndimage.convolve(cp.ones((3, 3)), weights, output=np.float64).dtype == complex

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,28 @@ from rgpu.cupyx.scipy._generic_filters import generic_filter1d as generic_filter
 from rgpu.functions import creation, dispatch
 
 _table.fill(globals(), "ndimage")
+
+
+def _of_weights(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter with weights, which has a complex result if one of its operands is complex."""
+
+    @functools.wraps(function)
+    def call(input: Any, weights: Any, *args: Any, **kwargs: Any) -> Any:
+        place = 1 if function.__name__.endswith("1d") else 0  # the axis comes before the output there
+        output = kwargs.get("output", args[place] if place < len(args) else None)
+        kinds = [np.dtype(getattr(x, "dtype", float)).kind for x in (input, weights)]
+        if output is not None and "c" in kinds:
+            if isinstance(output, type | np.dtype) and np.dtype(output).kind != "c":
+                warnings.warn("promoting specified output dtype to complex", stacklevel=2)
+            elif np.dtype(getattr(output, "dtype", output)).kind != "c":
+                raise RuntimeError("output must have complex dtype")
+        return function(input, weights, *args, **kwargs)
+
+    return call
+
+
+for _name in ("convolve", "convolve1d", "correlate", "correlate1d"):
+    globals()[_name] = _of_weights(globals()[_name])
 
 
 def _derivatives(
