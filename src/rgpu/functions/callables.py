@@ -12,7 +12,7 @@ import numpy as np
 
 from rgpu.client import predict
 from rgpu.client.remote import Remote
-from rgpu.functions import creation, dispatch, views
+from rgpu.functions import creation, dispatch, indexing, views
 
 
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,31 +66,22 @@ def fromfunction(
 
 def piecewise(x: Any, condlist: Any, funclist: Any) -> Any:
     """Values by condition; a callable is refused, as CuPy refuses it."""
-    if not isinstance(x, Remote):
-        raise TypeError(f"Unsupported type {type(x)}")
-    if any(callable(item) for item in (funclist if isinstance(funclist, list | tuple) else [funclist])):
+    conditions = [condlist] if np.isscalar(condlist) else condlist
+    values = [funclist] if np.isscalar(funclist) else funclist
+    count = len(conditions)
+    if len(values) not in (count, count + 1):
+        raise ValueError(f"with {count} condition(s), either {count} or {count + 1} functions are expected")
+    if any(callable(values[i]) for i in range(len(values))):
         raise NotImplementedError("Callable functions are not supported currently")
-    conditions = (
-        [condlist] if not isinstance(condlist, list | tuple) or np.isscalar(condlist[0]) else list(condlist)
-    )
-    values = funclist if isinstance(funclist, list | tuple) else _split(funclist)
-    if len(conditions) not in (len(values), len(values) - 1):
-        raise ValueError(
-            f"with {len(conditions)} condition(s), either {len(conditions)} or {len(conditions) + 1} functions "
-            "are expected"
-        )
-    result = creation.zeros_like(x) if len(values) == len(conditions) else creation.full_like(x, values[-1])
-    for condition, value in zip(conditions, values):
-        if not isinstance(condition, Remote):
-            condition = creation.array(condition)
-        result[condition.astype(bool)] = value
+    result = creation.zeros(x.shape, x.dtype)
+    if len(values) > count:
+        result[...] = values[count]
+    for i in range(count):
+        value, condition = values[i], conditions[i]
+        value = value.astype(x.dtype) if isinstance(value, Remote) else x.dtype.type(value)
+        condition = condition.astype(bool) if isinstance(condition, Remote) else bool(condition)
+        indexing.copyto(result, value, where=condition)
     return result
-
-
-def _split(values: Any) -> list:
-    return (
-        [values[i] for i in range(len(values))] if np.ndim(values) or isinstance(values, Remote) else [values]
-    )
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple:

@@ -18,6 +18,7 @@ from rgpu.client.quick import note
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.errors import PerformanceWarning
+from rgpu.functions.recording import listener
 from rgpu.wire import ops, values
 from rgpu.wire.functions import BY_NAME, Function
 
@@ -326,6 +327,9 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
 
 def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
     """The long way. ``signature`` is what ``_quick`` made of the call."""
+    recorder = listener(args)
+    if recorder is not None:
+        return recorder.call(name, args, kwargs)
     function = BY_NAME[name]
     kind = function.kind
     if kind == "unary" and len(args) == 1 and not kwargs and isinstance(args[0], Remote):

@@ -14,7 +14,7 @@ import numpy as np
 
 from rgpu.client import meta as layouts
 from rgpu.client.remote import Remote
-from rgpu.functions import creation, dispatch, views
+from rgpu.functions import creation, dispatch, recording, views
 from rgpu.wire import limits
 from rgpu.wire.functions import BY_NAME
 
@@ -166,6 +166,9 @@ def scalar(value: Any, dtype: np.dtype) -> Any:
 
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) -> None:
     """Copy values into ``dst``, broadcast, where the condition holds; any two devices."""
+    recorder = recording.listener((dst,))
+    if recorder is not None:
+        return recorder.copyto(dst, src, where)
     if not isinstance(dst, Remote):
         raise TypeError(f"Unsupported type {type(dst)}")
     if isinstance(src, bool | int | float | complex) and not isinstance(src, np.generic):

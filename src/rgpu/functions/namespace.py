@@ -18,11 +18,11 @@ from rgpu.functions import (
     indexing,
     iterate,
     mutate,
+    padding,
     polynomials,
     products,
     shapes,
     signatures,
-    vectorized,
 )
 from rgpu.functions.ufunc import UFUNCS, ufunc
 from rgpu.wire.functions import BY_NAME
@@ -74,7 +74,7 @@ def fill(names: dict, namespace: str) -> None:
                 names[name] = getattr(creation, name)
         host.fill(names)
         files.fill(names)
-        for room in (shapes, cautions, grids, callables, mutate, polynomials, vectorized, products):
+        for room in (shapes, cautions, grids, callables, mutate, padding, polynomials, products):
             names.update(room.NAMES)
         names.update(ufunc=ufunc, flatiter=iterate.flatiter, broadcast=iterate.broadcast)
         names.update(copyto=indexing.copyto, newaxis=None, e=np.e, pi=np.pi)

@@ -15,6 +15,7 @@ from rgpu.client import predict
 from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch, views
+from rgpu.functions.recording import listener
 from rgpu.wire.functions import BY_NAME, Function
 
 
@@ -60,6 +61,11 @@ class ufunc:  # noqa: N801 - CuPy's name
             if out is not None:
                 raise ValueError("cannot specify 'out' as both a positional and keyword argument")
             args, out = args[: self.nin], args[self.nin :]
+        recorder = listener(args)
+        if recorder is not None:
+            (target,) = out if isinstance(out, tuple) and len(out) == 1 else (out,)
+            options = {key: value for key, value in options.items() if value is not None}
+            return recorder.ufunc(self.__name__, args, options if where is True else {"where": where}, target)
         if len(args) < self.nin:
             raise TypeError(
                 f"{self.name}() takes from {self.nin} to {self.nargs} positional arguments but {len(args)} were given"

@@ -15,6 +15,7 @@ from rgpu.config import ServerConfig
 from rgpu.server.access import Access
 from rgpu.server.broker import Broker
 from rgpu.server.device import Device
+from rgpu.server.host import runs_kernels
 from rgpu.server.keys import Person
 from rgpu.server.lease import Lease, LeaseBook, Session
 from rgpu.server.telemetry import Inventory
@@ -37,6 +38,7 @@ def facts_of(device: Device, config: ServerConfig) -> dict[str, Any]:
         "name": device.name,
         "kind": device.kind,
         "memory_total": device.memory_total,
+        "kernels": device.kind == "cuda" or runs_kernels(),  # whether clients' kernels run there
         **device.properties,
     }
 

@@ -197,6 +197,7 @@ VALUES: dict[str, Any] = {
     f"{_RBF}._AVAILABLE": _SCALE_INVARIANT | {"multiquadric", "inverse_multiquadric", "inverse_quadratic", "gaussian"},
     f"{_RBF}._NAME_TO_MIN_DEGREE": {"multiquadric": 0, "linear": 0, "thin_plate_spline": 1, "cubic": 1, "quintic": 2},
     "cupy._core._fusion_trace.TraceImpl": object,  # tests replace it by a mock of which they ask nothing
+    "cupy._core._fusion_kernel.FusedKernel": type("FusedKernel", (), {"__module__": "cupy._core._fusion_kernel"}),
     "cupy._core.get_size": lambda size: (size,) if isinstance(size, int) else tuple(size),
     "cupy.cuda.cub.available": False,
     "cupy.cuda.cutensor.available": False,

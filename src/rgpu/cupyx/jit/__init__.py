@@ -6,7 +6,8 @@ the launch, by line.
 
 from rgpu import surface
 from rgpu.cupyx.jit import cg, cub, thrust
-from rgpu.cupyx.jit._builtins import (
+from rgpu.cupyx.jit._kernel import rawkernel
+from rgpu.functions.kernels.jit.builtins import (
     ATOMICS,
     SHUFFLES,
     blockDim,
@@ -21,8 +22,7 @@ from rgpu.cupyx.jit._builtins import (
     threadIdx,
     warpsize,
 )
-from rgpu.cupyx.jit._builtins import range_ as range  # noqa: A004 (CuPy's name)
-from rgpu.cupyx.jit._kernel import rawkernel
+from rgpu.functions.kernels.jit.builtins import range_ as range  # noqa: A004 (CuPy's name)
 
 atomic_add, atomic_sub, atomic_exch, atomic_min, atomic_max, atomic_inc = (
     ATOMICS[name] for name in ("add", "sub", "exch", "min", "max", "inc")

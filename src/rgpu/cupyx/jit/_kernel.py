@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rgpu.client.remote import Remote
-from rgpu.cupyx.jit import _compile
-from rgpu.cupyx.jit._types import Array, scalar_dtype
+from rgpu.functions.kernels.jit.translate import c_function, translate
+from rgpu.functions.kernels.jit.types import Array, scalar_dtype
 from rgpu.functions.kernels.raw import RawKernel
 
 
@@ -62,8 +62,8 @@ class _JitRawKernel:
     def _for(self, types: tuple) -> tuple[str, RawKernel]:
         found = self._translated.get(types)
         if found is None:
-            code, backend, cooperative = _compile.translate(self.function, self.mode, types)
-            name = _compile.c_function(self.function)
+            code, backend, cooperative = translate(self.function, self.mode, types)
+            name = c_function(self.function)
             kernel = RawKernel(code, name, backend=backend, enable_cooperative_groups=cooperative)
             found = self._translated[types] = code, kernel
         return found

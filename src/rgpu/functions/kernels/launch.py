@@ -49,6 +49,11 @@ def kernel(stream: Any, constructor: str, *content: Any, anew: bool = False) -> 
     return found
 
 
+def allowed() -> bool:
+    """Whether the current device runs kernels of clients: what its server said when it was found."""
+    return bool(pool.current_stream().device.info.get("kernels", True))
+
+
 def checked_name(name: str) -> str:
     """A name a kernel may have; ValueError otherwise."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):

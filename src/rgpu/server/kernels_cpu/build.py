@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -19,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rgpu.config import NATIVE_KERNELS, parse_flag
+from rgpu.server.host import compilers
 
 HEADERS = Path(__file__).parent.parent / "cuda_cpu"
-COMPILERS = ("g++", "clang++", "c++")
 COMPILE_SECONDS = 120
 CACHE_BYTES = 512 << 20  # of binaries; those used longest ago make room
 FIBERS = "-DRGPU_FIBERS"  # the threads of a block are fibers
@@ -52,11 +51,9 @@ def check_allowed() -> None:
 @functools.cache
 def compiler() -> tuple[str, str]:
     """The C++ compiler and what identifies its binaries."""
-    for name in (os.environ.get("CXX"), *COMPILERS):
-        path = shutil.which(name) if name else None
-        if path:
-            version = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False).stdout
-            return path, f"{path} {version!r} {platform.machine()} {_processor()}"
+    for path in compilers():
+        version = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False).stdout
+        return path, f"{path} {version!r} {platform.machine()} {_processor()}"
     raise RuntimeError(
         "custom kernels on a cpu device need a C++ compiler on the server, and there is none: "
         "install g++ (`apt install g++`, `dnf install gcc-c++`) or clang++, or name one in CXX"

@@ -9,14 +9,26 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import warnings
 from typing import Any
 
 import numpy as np
 
-from rgpu.cupyx.jit import cub
-from rgpu.cupyx.jit._builtins import Builtin, Dim3
-from rgpu.cupyx.jit._library import Bound, Libraries
-from rgpu.cupyx.jit._types import Array, Constant, Iterator, Struct, Value, c_name, literal, loop, scalar_dtype
+from rgpu.functions.kernels.formulas import formula
+from rgpu.functions.kernels.jit import cub
+from rgpu.functions.kernels.jit.builtins import Builtin, Dim3
+from rgpu.functions.kernels.jit.library import Bound, Libraries
+from rgpu.functions.kernels.jit.types import (
+    Array,
+    Constant,
+    Iterator,
+    Struct,
+    Value,
+    c_name,
+    literal,
+    loop,
+    scalar_dtype,
+)
 from rgpu.functions.ufunc import UFUNCS
 
 _UINT32, _INT32, _INT64 = np.dtype(np.uint32), np.dtype(np.int32), np.dtype(np.int64)
@@ -36,29 +48,19 @@ OPERATORS: dict[type, tuple[np.ufunc, Any]] = {
     ast.Invert: (np.invert, operator.invert), ast.Not: (np.logical_not, operator.not_),
 }  # fmt: skip
 
-# ufunc: its C text. A name alone is a function of the operands.
-_C: dict[str, str] = {
-    "add": "{0} + {1}", "subtract": "{0} - {1}", "multiply": "{0} * {1}", "divide": "{0} / {1}",
-    "floor_divide": "rgpu_floor_divide", "remainder": "rgpu_remainder", "power": "rgpu_power",
-    "left_shift": "{0} << {1}", "right_shift": "{0} >> {1}", "bitwise_and": "{0} & {1}",
-    "bitwise_or": "{0} | {1}",
-    "bitwise_xor": "{0} ^ {1}", "equal": "{0} == {1}", "not_equal": "{0} != {1}", "less": "{0} < {1}",
-    "less_equal": "{0} <= {1}", "greater": "{0} > {1}", "greater_equal": "{0} >= {1}", "negative": "-{0}",
-    "positive": "{0}", "invert": "~{0}", "logical_not": "!{0}", "logical_and": "{0} && {1}",
-    "logical_or": "{0} || {1}", "minimum": "{0} < {1} ? {0} : {1}", "maximum": "{0} > {1} ? {0} : {1}",
-    "absolute": "{0} < 0 ? -{0} : {0}", "fabs": "fabs", "square": "{0} * {0}", "reciprocal": "1 / {0}",
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
-    "arctanh": "atanh", "arctan2": "atan2", "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite",
-    **{name: name for name in (
-        "sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt floor ceil trunc rint "
-        "hypot copysign nextafter fmod fmin fmax"
-    ).split()},
-}  # fmt: skip
+# operators of pointers
+_POINTER = {"add": "+", "subtract": "-", "equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=",
+            "greater": ">", "greater_equal": ">="}  # fmt: skip
 _PYTHON = {abs: np.absolute, pow: np.power, math.pow: np.power, math.fabs: np.fabs}
 _MATH = {getattr(math, name): getattr(np, name) for name in (
     "sin cos tan sinh cosh tanh exp expm1 log log2 log10 log1p sqrt floor ceil trunc hypot copysign isnan "
     "isinf"
 ).split()}  # fmt: skip
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether it is a number of Python's, which takes the type of what it meets."""
+    return isinstance(x, Constant) and not isinstance(x.value, np.generic)
 
 
 class Expressions(Libraries):
@@ -100,6 +102,10 @@ class Expressions(Libraries):
             return x.code
         if checked and not np.can_cast(x.type, dtype, "same_kind"):
             raise TypeError(f"cannot cast {x.type} to {dtype} by the rule 'same_kind'")
+        if x.type.kind == "c" and dtype.kind not in "cb":
+            message = "Casting complex values to real discards the imaginary part"
+            warnings.warn(message, np.exceptions.ComplexWarning, stacklevel=2)
+            return f"({c_name(dtype)})(({x.code}).real())"
         return f"({c_name(dtype)})({x.code})"
 
     def truth(self, x: Any) -> str:
@@ -115,15 +121,11 @@ class Expressions(Libraries):
                 kind = Value("", loop(np.add, [kind, x], self.mode)[-1])
         return scalar_dtype(self.mode, kind.value) if isinstance(kind, Constant) else kind.type
 
-    def ufunc(self, ufunc: np.ufunc, args: list[Any]) -> Value:
-        template = _C.get(ufunc.__name__)
-        if template is None:
-            raise NotImplementedError(f"{ufunc.__name__} in a kernel")
-        *inputs, output = loop(ufunc, args, self.mode)
-        texts = [self.cast(x, dtype) for x, dtype in zip(args, inputs)]
+    def ufunc(self, ufunc: np.ufunc, args: list[Any], dtype: Any = None) -> Value:
+        *inputs, output = loop(ufunc, args, self.mode, None if dtype is None else np.dtype(dtype.value))
+        texts = [self.cast(x, kind, checked=dtype is not None) for x, kind in zip(args, inputs)]
         self.unit.dtypes.add(output.char)
-        code = template.format(*(f"({x})" for x in texts)) if "{" in template else f"{template}({', '.join(texts)})"
-        return Value(f"(({c_name(output)})({code}))", output)
+        return Value(formula(ufunc.__name__, texts, inputs, output, c_name(output)), output)
 
     # ---- operators ----------------------------------------------------------------------------------
 
@@ -158,8 +160,8 @@ class Expressions(Libraries):
         ufunc, function = OPERATORS[type(op)]
         if all(isinstance(x, Constant) for x in values):
             return Constant(function(*(x.value for x in values)))
-        symbol = _C[ufunc.__name__].replace("{0}", "").replace("{1}", "").strip()
-        moved = self.arithmetic(symbol, values) if len(values) == 2 else None
+        symbol = _POINTER.get(ufunc.__name__)
+        moved = self.arithmetic(symbol, values) if symbol and len(values) == 2 else None
         return self.ufunc(ufunc, values) if moved is None else moved
 
     def of_Compare(self, node: ast.Compare) -> Any:  # noqa: N802
@@ -184,7 +186,10 @@ class Expressions(Libraries):
         if isinstance(test, Constant):
             return self.expression(node.body if test.value else node.orelse)
         values = [self.expression(node.body), self.expression(node.orelse)]
-        kind = self.common(values)
+        kinds = {x.type if isinstance(x, Value) else x.value.dtype for x in values if not _is_plain(x)}
+        if len(kinds) > 1:
+            raise TypeError(f"Type mismatch in conditional expression.: {' != '.join(sorted(map(str, kinds)))}")
+        kind = kinds.pop() if kinds else self.common(values)
         yes, no = (self.cast(x, kind) for x in values)
         return Value(f"({self.truth(test)} ? {yes} : {no})", kind)
 
@@ -268,9 +273,9 @@ class Expressions(Libraries):
             return Value(f"{args[0].code}.shape[0]", _INT64)
         if all(isinstance(x, Constant) for x in (*args, *named.values())):
             return Constant(target(*(x.value for x in args), **{name: x.value for name, x in named.items()}))
-        return self._call(node, target, args)
+        return self._call(node, target, args, named)
 
-    def _call(self, node: ast.Call, target: Any, args: list[Any]) -> Value:
+    def _call(self, node: ast.Call, target: Any, args: list[Any], named: dict[str, Any]) -> Value:
         if target in (min, max):
             found = args[0]
             for x in args[1:]:
@@ -286,7 +291,7 @@ class Expressions(Libraries):
             ufunc = getattr(np, target.__name__)
         if ufunc is None:
             raise NotImplementedError(f"{self.where(node)}: calling {target!r} in a kernel")
-        return self.ufunc(ufunc, args)
+        return self.ufunc(ufunc, args, **named)
 
     def _device_call(self, function: Any, args: list[Any]) -> Value:
         types = tuple(x.type if isinstance(x, Value) else scalar_dtype(self.mode, x.value) for x in args)

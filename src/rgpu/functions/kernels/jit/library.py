@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.cupyx.jit import cg, cub, thrust
-from rgpu.cupyx.jit._builtins import Builtin
-from rgpu.cupyx.jit._types import Array, Constant, Iterator, Struct, Value, c_type, literal, scalar_dtype
+from rgpu.functions.kernels.jit import cg, cub, thrust
+from rgpu.functions.kernels.jit.builtins import Builtin
+from rgpu.functions.kernels.jit.types import Array, Constant, Iterator, Struct, Value, c_type, literal, scalar_dtype
 
 _INT32, _BOOL = np.dtype(np.int32), np.dtype(bool)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgpu.cupyx.jit._builtins import Builtin
-from rgpu.cupyx.jit._expressions import OPERATORS, Expressions
-from rgpu.cupyx.jit._types import Array, Constant, Iterator, Struct, Value, c_name, c_type, scalar_dtype
+from rgpu.functions.kernels import formulas
+from rgpu.functions.kernels.jit.builtins import Builtin
+from rgpu.functions.kernels.jit.expressions import OPERATORS, Expressions
+from rgpu.functions.kernels.jit.source import parse
+from rgpu.functions.kernels.jit.types import Array, Constant, Iterator, Struct, Value, c_name, c_type, scalar_dtype
 
 _PREAMBLE = """
 template <typename T, int N> struct rgpu_array {
@@ -30,28 +31,6 @@ __device__ inline rgpu_array<T, N - K> rgpu_rest(rgpu_array<T, N> a, long long o
     for (int i = 0; i < N - K; ++i) rest.shape[i] = a.shape[K + i], rest.strides[i] = a.strides[K + i];
     return rest;
 }
-template <typename T> __device__ inline T rgpu_floor_divide(T a, T b) {
-    if (b == 0) return 0;
-    T q = a / b;
-    return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
-}
-template <typename T> __device__ inline T rgpu_remainder(T a, T b) {
-    if (b == 0) return 0;
-    T r = a % b;
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-template <typename T> __device__ inline T rgpu_power(T a, T b) {
-    T result = 1;
-    if (b < 0) return a == 1 ? 1 : (a + 1 == 0) ? (b % 2 ? a : 1) : 0;
-    for (; b; b /= 2, a *= a) if (b % 2) result *= a;
-    return result;
-}
-__device__ inline float rgpu_floor_divide(float a, float b) { return floorf(a / b); }
-__device__ inline double rgpu_floor_divide(double a, double b) { return floor(a / b); }
-__device__ inline float rgpu_remainder(float a, float b) { return a - floorf(a / b) * b; }
-__device__ inline double rgpu_remainder(double a, double b) { return a - floor(a / b) * b; }
-__device__ inline float rgpu_power(float a, float b) { return powf(a, b); }
-__device__ inline double rgpu_power(double a, double b) { return pow(a, b); }
 """
 # Places in an array of one dimension, for Thrust.
 _ITERATORS = """
@@ -113,9 +92,25 @@ def translate(function: Callable[..., Any], mode: str, types: tuple) -> Translat
     text = kernel.as_kernel(c_function(function))
     header = [f"#include <{name}>" for name in sorted(unit.includes() | unit.headers)]
     iterators = [_ITERATORS] if unit.iterators else []
-    code = "\n".join([*header, _PREAMBLE, *iterators, *unit.functions, *text]) + "\n"
+    code = "\n".join([*header, _PREAMBLE, formulas.PREAMBLE, *iterators, *unit.functions, *text]) + "\n"
     thrust = unit.iterators or any(name.startswith("thrust/") for name in unit.headers)
     return Translation(code, "nvcc" if thrust else "nvrtc", unit.cooperative)
+
+
+class DeviceFunction(NamedTuple):
+    """C++ text with a device function in it: its name, and its result, a dtype or a structure of several."""
+
+    code: str
+    name: str
+    result: Any
+
+
+def translate_device(function: Callable[..., Any], types: tuple) -> DeviceFunction:
+    """A function of numbers, by NumPy's rules of promotion, for these dtypes of its arguments."""
+    unit = Unit("numpy")
+    name, result = unit.device_function(function, types)
+    header = [f"#include <{name}>" for name in sorted(unit.includes() | unit.headers)]
+    return DeviceFunction("\n".join([*header, formulas.PREAMBLE, *unit.functions]) + "\n", name, result)
 
 
 class Unit:
@@ -131,7 +126,7 @@ class Unit:
         self.being: list[Any] = []  # functions whose bodies are being translated
 
     def includes(self) -> set[str]:
-        headers = {"e": "cuda_fp16.h", "F": "cupy/complex.cuh", "D": "cupy/complex.cuh"}
+        headers = {"e": "cupy/float16.cuh", "F": "cupy/complex.cuh", "D": "cupy/complex.cuh"}
         return {headers[char] for char in self.dtypes & set(headers)}
 
     def device_function(self, function: Callable[..., Any], types: tuple) -> tuple[str, Any]:
@@ -156,14 +151,7 @@ class Function(Expressions):
     def __init__(self, unit: Unit, function: Callable[..., Any], types: tuple, device: str | None) -> None:
         self.unit, self.mode, self.device = unit, unit.mode, device
         self.name = function.__name__
-        try:
-            text = textwrap.dedent(inspect.getsource(function))
-        except (OSError, TypeError, IndexError):
-            raise ValueError(f"the source of {self.name} cannot be read: a jit kernel needs a file") from None
-        tree = ast.parse(text).body[0]
-        if not isinstance(tree, ast.FunctionDef):
-            raise NotImplementedError(f"{self.name}: lambdas and async functions cannot be kernels")
-        self.tree = tree
+        self.tree = tree = parse(function)
         names = [x.arg for x in tree.args.args]
         if len(names) != len(types) or tree.args.vararg or tree.args.kwarg or tree.args.kwonlyargs:
             raise TypeError(f"{self.name}() takes {len(names)} positional arguments, {len(types)} were given")
@@ -288,6 +276,8 @@ class Function(Expressions):
             raise TypeError(f"{self.where(node)}: range expected 1 to 3 arguments, got {len(bounds)}")
         start, stop, step = (Constant(0), bounds[0], Constant(1)) if len(bounds) == 1 else (*bounds, Constant(1))[:3]
         kind = self.common([start, stop, step])
+        if self.mode == "numpy" and kind.kind == "u":
+            kind = np.dtype(np.int64)  # a Python integer
         if kind.kind not in "iu":
             raise TypeError(f"{self.where(node)}: range() of {kind}")
         # Counted in 64 bits with a sign: what is left of a range of unsigned numbers may be negative.
@@ -317,6 +307,9 @@ class Function(Expressions):
             return
         if self.device is None:
             raise TypeError(f"{self.where(node)}: a kernel returns nothing")
+        if isinstance(value, tuple):
+            self._return_tuple([self.given(x) for x in value], node)
+            return
         kind = value.type if isinstance(value, Value) else scalar_dtype(self.mode, value.value)
         if not self.returned:
             self.result, self.returned = kind, True
@@ -324,17 +317,25 @@ class Function(Expressions):
             raise NotImplementedError(f"{self.where(node)}: returning an array")
         self.emit(f"return {self.cast(value, self.result)};")
 
+    def _return_tuple(self, values: list[Value], node: ast.Return) -> None:
+        """Several results, as a structure with members ``_0``, ``_1``, ..."""
+        if any(not isinstance(x.type, np.dtype) for x in values):
+            raise TypeError(f"{self.where(node)}: a tuple of numbers is expected")
+        if not self.returned:
+            fields = {f"_{i}": x.type for i, x in enumerate(values)}
+            self.result, self.returned = Struct(f"{self.device}_result", fields), True
+            members = " ".join(f"{c_name(dtype)} {name};" for name, dtype in fields.items())
+            self.unit.functions.append(f"struct {self.result.c} {{ {members} }};")
+        if not isinstance(self.result, Struct) or len(self.result.fields) != len(values):
+            raise TypeError(f"{self.where(node)}: the results differ from those returned before")
+        texts = [self.cast(x, dtype) for x, dtype in zip(values, self.result.fields.values())]
+        self.emit(f"return {self.result.c}{{{', '.join(texts)}}};")
+
     def do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
         value = self.expression(node.value)
         for target in node.targets:
-            if isinstance(target, ast.Tuple):
-                if not isinstance(value, tuple) or len(value) != len(target.elts):
-                    raise ValueError(f"{self.where(node)}: the values do not match the targets")
-                # All are evaluated before the first is stored.
-                for part, stored in zip(target.elts, [self.kept(x) for x in value]):
-                    self.assign(part, stored)
-            else:
-                self.assign(target, value)
+            # All are evaluated before the first is stored.
+            self.assign(target, self.kept(value) if isinstance(target, ast.Tuple) else value)
 
     def do_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
         place = self.expression(node.target)
@@ -348,6 +349,12 @@ class Function(Expressions):
         self.emit(f"{place.code} = {self.cast(value, place.type, checked=True)};")
 
     def assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Tuple):
+            if not isinstance(value, tuple) or len(value) != len(target.elts):
+                raise ValueError(f"{self.where(target)}: the values do not match the targets")
+            for part, stored in zip(target.elts, value):
+                self.assign(part, stored)
+            return
         if isinstance(target, ast.Subscript):
             place = self.expression(target)
             self.emit(f"{place.code} = {self.cast(value, place.type, checked=True)};")
@@ -355,6 +362,8 @@ class Function(Expressions):
         if not isinstance(target, ast.Name):
             raise NotImplementedError(f"{self.where(target)}: assignment to {type(target).__name__}")
         if isinstance(value, Constant) and not isinstance(value.value, np.generic | bool | int | float | complex):
+            if self.depth > 1:
+                raise TypeError(f"{self.where(target)}: Cannot assign constant value not at top-level.")
             known = self.variables.setdefault(target.id, value)  # a type or a module by another name
             if known != value:
                 raise TypeError(f"{self.where(target)}: {target.id} cannot change")
@@ -381,7 +390,7 @@ class Function(Expressions):
     def variable(self, name: str, kind: Any, node: Any) -> str:
         """The C name of a variable that is given a value of this type."""
         known = self.variables.setdefault(name, kind)
-        if known != kind:
+        if isinstance(known, tuple) is not isinstance(kind, tuple) or known != kind:
             raise TypeError(f"{self.where(node)}: Data type mismatch of variable: `{name}`: {known} != {kind}")
         return f"v_{name}"
 
@@ -394,6 +403,8 @@ class Function(Expressions):
 
     def kept(self, value: Any) -> Any:
         """The value in a variable of its own."""
+        if isinstance(value, tuple):
+            return tuple(self.kept(x) for x in value)
         if not isinstance(value, Value):
             return value
         name = self.temporary(value.type)

@@ -15,7 +15,7 @@ _C_NAMES = {
     "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short", "H": "unsigned short", "i": "int",
     "I": "unsigned int", "l": "long long", "L": "unsigned long long",
     "q": "long long", "Q": "unsigned long long",
-    "e": "__half", "f": "float", "d": "double", "F": "complex<float>", "D": "complex<double>",
+    "e": "float16", "f": "float", "d": "double", "F": "complex<float>", "D": "complex<double>",
 }  # fmt: skip
 _ORDER = "?bBhHiIlLqQefdFD"  # what C converts to what
 
@@ -97,14 +97,18 @@ def scalar_dtype(mode: str, x: Any) -> np.dtype:
     raise TypeError(f"{type(x)} is not supported for RawKernel")
 
 
-def loop(ufunc: np.ufunc, inputs: list[Any], mode: str) -> tuple[np.dtype, ...]:
-    """The types of a ufunc's loop for inputs: dtypes, or Python's own numbers, which are weak."""
+def loop(ufunc: np.ufunc, inputs: list[Any], mode: str, dtype: np.dtype | None = None) -> tuple[np.dtype, ...]:
+    """The types of a ufunc's loop for inputs: dtypes, or Python's own numbers, which are weak. ``dtype``: of the
+    results."""
     if mode == "numpy":
         known = tuple(type(x.value) if _weak(x) else _dtype(x, mode) for x in inputs)
-        return ufunc.resolve_dtypes((*known, *[None] * ufunc.nout))
+        limit = {} if dtype is None else {"signature": (*[None] * ufunc.nin, *[dtype] * ufunc.nout)}
+        return ufunc.resolve_dtypes((*known, *[None] * ufunc.nout), **limit)
     chars = [_dtype(x, mode).char for x in inputs]
     for types in ufunc.types:
         sources, _, results = types.partition("->")
+        if dtype is not None and set(results) != {dtype.char}:
+            continue
         if all(wanted in _ORDER and _ORDER.index(char) <= _ORDER.index(wanted) for char, wanted in zip(chars, sources)):
             return tuple(np.dtype(char) for char in sources + results)
     raise TypeError(f"{ufunc.__name__} has no loop for {', '.join(chars)}")
