@@ -20,6 +20,7 @@ class Backend(ABC):
     """One device. ``limit`` bounds the bytes that the session's arrays may own (0: the device)."""
 
     kind: str
+    pci: str = ""  # the device's address; none: it is made of the host's CPUs
     array: type
     scalar: type | tuple[type, ...] = np.generic
     borrowed: tuple[type, ...] = ()  # arrays over memory that is not theirs and must stay so

@@ -53,6 +53,7 @@ class CupyBackend(Backend):
         self.device, self.limit = device, memory_limit
         self.cuda = cupy.cuda.Device(device)
         self.cuda.use()
+        self.pci = cupy.cuda.runtime.deviceGetPCIBusId(device)
         self.pools = Pools(memory_limit)
         self.pools.use(self.pools.default)
         self.streams = False  # whether there ever was another than the default one

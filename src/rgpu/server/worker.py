@@ -25,7 +25,7 @@ from typing import Any
 from rgpu._core import die_with_parent, tune_malloc
 from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
-from rgpu.server import confine
+from rgpu.server import confine, numa
 from rgpu.server.allowance import Allowance
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
@@ -116,6 +116,7 @@ def run(
     with Guard(channel, connection, grant.grace, allowance) as guard:
         allowance.more(1)  # a first part, so that small programs never ask
         device_backend = backend.load(kind, device, grant.memory_limit)
+        numa.settle(numa.near(grant.device, device_backend.pci))
         store = spill.Store(grant.spill_directory, grant.spill_memory) if grant.spill else None
         device_backend.entitle(allowance, store)
         peers = peer.Peers(
