@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +13,11 @@ import numpy as np
 import pytest
 
 from rgpu.cuda import nccl
+from rgpu.link import listen, shaped
+from rgpu.server import peer, rings
+from rgpu.server.collective import Communicator
+from rgpu.server.meeting import Store
+from rgpu.server.peer import Peers
 from tests.support.servers import Server, program
 from tests.support.waiting import wait_until
 
@@ -129,6 +136,30 @@ def test_a_group_of_sends_and_receives_in_the_wrong_order(cp, comms, size):
         np.testing.assert_array_equal(target.get(), given[(rank - 1) % 4])
 
 
+def test_long_messages_both_ways_go_in_rounds(cp, comms, monkeypatch):
+    """A worker takes a part from its peer before it sends the next one: nobody holds more than a part."""
+    monkeypatch.setattr(nccl, "_PART", 1 << 20)
+    issued = []
+    known = nccl.NcclCommunicator._issue
+
+    def told(self, operation, *rest):
+        issued.append((self.rank_id(), operation))
+        known(self, operation, *rest)
+
+    monkeypatch.setattr(nccl.NcclCommunicator, "_issue", told)
+    size = (5 << 20) // 16  # two and a half parts
+    given = hosts(size, n=2)
+    sources, targets = on_each(cp, given), on_each(cp, [np.zeros(size)] * 2)
+    nccl.groupStart()
+    for rank, comm in enumerate(comms[:2]):
+        comm.recv(targets[rank].data.ptr, size, nccl.NCCL_FLOAT64, 1 - rank, 0)
+        comm.send(sources[rank].data.ptr, size, nccl.NCCL_FLOAT64, 1 - rank, 0)
+    nccl.groupEnd()
+    assert [operation for rank, operation in issued if not rank] == [nccl._SEND, nccl._RECEIVE] * 3
+    for rank, target in enumerate(targets):
+        np.testing.assert_array_equal(target.get(), given[1 - rank])
+
+
 def test_split(cp, comms):
     parts = [comm.commSplit(rank % 2, -rank) for rank, comm in enumerate(comms)]
     assert [(part.size(), part.rank_id()) for part in parts] == [(2, 1), (2, 1), (2, 0), (2, 0)]
@@ -187,6 +218,81 @@ def test_what_is_refused(cp, comms):
         np.testing.assert_array_equal(cp.ones(2).get(), 1)
 
 
+# ---- communicators by themselves -------------------------------------------------------------------
+
+
+class _Device:
+    kind = "cpu"
+
+
+@pytest.fixture
+def members():
+    """``members(n)``: communicators of n ranks in this process."""
+    ends = []
+
+    def make(n):
+        peers = [Peers(_Device(), lambda kinds, keys: listen("tcp://127.0.0.1:0")) for _ in range(n)]
+        store = Store("tcp://127.0.0.1:0", peers[0].meeting)
+        ends.append(store)
+        place = [store.endpoint.partition("://")[2]]
+        comms = together(range(n), lambda rank: Communicator(peers[rank], n, rank, store.secret, place))
+        ends.extend(comms)
+        return comms
+
+    yield make
+    for end in reversed(ends):
+        end.close()
+
+
+def together(each, work):
+    with ThreadPoolExecutor(len(each)) as threads:
+        return [job.result(40) for job in [threads.submit(work, one) for one in each]]
+
+
+@pytest.mark.parametrize("n, way", [(2, "ring"), (2, "tree"), (3, "ring"), (4, "hierarchy")])
+def test_what_is_longer_than_all_windows(members, n, way, monkeypatch):
+    """All send at once much more than a peer holds for who has not asked: nobody waits for ever."""
+    monkeypatch.setattr(peer, "WINDOW", 2 << 20)
+    monkeypatch.setattr(peer, "OUTSTANDING", 2 << 20)
+    monkeypatch.setattr(rings, "LEAD", 2)
+    monkeypatch.setattr(rings, "expected", lambda costs, sizes, nbytes: {way: 0.0})
+    comms = members(n)
+    for comm in comms:
+        comm.hosts = [f"host{rank * 2 // n}" for rank in range(n)]
+        comm.order = list(range(n))
+    given = hosts((12 << 20) // 8, n=n)
+    sums = [host.copy() for host in given]
+    together(comms, lambda comm: comm.run("all_reduce", sums[comm.rank], sums[comm.rank], 0, 0))
+    for total in sums:
+        np.testing.assert_array_equal(total, sum(given))
+    assert [comm.ways[-1] for comm in comms] == [way] * n
+
+
+def test_the_way_is_chosen_by_what_was_measured(members, monkeypatch):
+    """Two hosts with two ranks each and a slow line between: what a neighbour of one's own host costs is not taken
+    for what the line costs, although in the ring of all ranks everybody waits for it."""
+    monkeypatch.setenv(shaped.SETTING, "2000us,10MB/s")
+    monkeypatch.setattr(peer.Pair, "meet", lambda pair, host: None)
+    known = Communicator._connect
+
+    def connect(comm, rank):
+        pair = known(comm, rank)
+        if comm.hosts[rank] != comm.hosts[comm.rank]:
+            pair._wire.narrow()
+        return pair
+
+    monkeypatch.setattr(Communicator, "_connect", connect)
+    comms = members(4)
+    for comm in comms:
+        comm.hosts, comm.order = ["one", "one", "two", "two"], [0, 1, 2, 3]
+    arrays = hosts((1 << 20) // 8)
+    together(comms, lambda comm: comm.run("all_reduce", arrays[comm.rank], arrays[comm.rank], 0, 0))
+    costs = comms[0].costs()
+    assert all(comm.costs() == costs for comm in comms)
+    assert costs.beta_far > 0.9 / 10e6 and costs.beta_near < costs.beta_far / 2
+    assert {comm.ways[-1] for comm in comms} == {"hierarchy"}
+
+
 # ---- several processes -------------------------------------------------------------------------------
 
 
@@ -243,6 +349,62 @@ def test_two_processes(servers):
         assert rows == ([[0] * 3, [1] * 3] if rank == 1 else None)
         assert row == (np.arange(4) + 4 * rank).tolist()
         assert sparse == (np.eye(3) * 3).tolist()
+
+
+MEMBER_OF_A_LOST_RANK = """
+import json, os, sys, time
+import rgpu as cp
+from rgpu.client import pool
+from rgpu.cupyx.distributed import init_process_group
+rank, port = int(sys.argv[-2]), int(sys.argv[-1])
+cp.cuda.Device(rank).use()
+comm = init_process_group(3, rank, port=port)
+x = cp.full(300_000, 1.0)
+comm.all_reduce(x, x)
+assert x[:2].get().tolist() == [3, 3]
+device = pool.current()
+sessions = device.daemon.snapshot()["devices"][device.index]["sessions"]
+print(next(each["worker_pid"] for each in sessions if each["pid"] == os.getpid()), flush=True)
+said, began = "", time.monotonic()
+while not said and time.monotonic() - began < 30:
+    try:
+        comm.all_reduce(x, x, "max")
+        last = time.time()
+        x[:1].get()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+ended, usable = time.time(), None
+if rank != 1:
+    usable = cp.arange(5).sum().get().tolist()
+print(json.dumps([ended, said, usable]), flush=True)
+os._exit(0)  # the store of rank 0 would wait for who cannot come
+"""
+
+
+def test_a_worker_killed_inside_an_all_reduce_of_several_processes(servers):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_SERVERS")}
+    environment["RGPU_SERVERS"] = ",".join(server.address for server in servers)
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", MEMBER_OF_A_LOST_RANK, str(rank), port], env=environment,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(3)
+    ]  # fmt: skip
+    try:
+        pids = [int(process.stdout.readline()) for process in ranks]
+        time.sleep(0.3)  # in the middle of many
+        killed = time.time()
+        os.kill(pids[1], signal.SIGKILL)
+        found = [json.loads(process.communicate(timeout=40)[0]) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    for rank, (ended, said, usable) in enumerate(found):
+        assert 0 <= ended - killed < 6, (rank, said)  # 5 s, and a busy machine
+        if rank != 1:
+            assert said.startswith("NcclError") and "REMOTE_ERROR" in said or "aborted" in said, said
+            assert usable == 10
 
 
 def test_the_store():

@@ -2,7 +2,7 @@
 
 A communicator is an object of the worker whose device was current; its operations are commands in the order
 of a stream, and no data passes the client. A unique id says where the workers meet and holds the secret that lets
-them. Operations inside a group leave at its end, what sends before what receives.
+them. Operations inside a group leave at its end, in rounds: what sends before what receives, and long data in parts.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _ERRORS = {
 }
 _ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)  # by NCCL's number of a type
 _ALL_REDUCE, _REDUCE, _BROADCAST, _REDUCE_SCATTER, _ALL_GATHER, _SEND, _RECEIVE = range(7)
+_PART = 64 << 20  # bytes of a message that a group sends before it receives as much
 _MAGIC = b"rgpu"
 
 NcclError = library_error("NcclError", "cupy_backends.cuda.libs.nccl", _ERRORS)
@@ -98,9 +99,18 @@ def groupEnd() -> None:
     if _group.depth:
         return
     waiting, _group.waiting = _group.waiting, []
-    # Of all the ways to order a group, sending first is the one in which nobody waits for a later one.
-    for operation in sorted(waiting, key=lambda each: each[1] == _RECEIVE):
-        operation[0]._issue(*operation[1:])
+    talking = {comm for _, comm, operation, *_ in waiting if operation in (_SEND, _RECEIVE)}
+    for comm in talking:
+        issue.submit(comm._stream, "nccl.group", True)
+    # Of all the ways to order a group, sending first is the one in which nobody waits for a later one; and a worker
+    # takes a part of what is sent from each peer before it must have received its own.
+    try:
+        for _, comm, *operation in sorted(waiting, key=lambda each: (each[0], each[2] == _RECEIVE)):
+            comm._issue(*operation)
+    finally:
+        for comm in talking:
+            issue.submit(comm._stream, "nccl.group", False)
+            comm._stream.flush(deadline=0.0)
 
 
 class NcclConfig:
@@ -243,11 +253,20 @@ class NcclCommunicator:
         if not 0 <= datatype < len(_ITEMSIZES) or not 0 <= op < 5 or root < 0:
             raise NcclError(4)
         self._live()
-        views = [self._bytes(place, _ITEMSIZES[datatype]) for place in (source, target)]
-        if _group.depth:
-            _group.waiting.append((self, operation, views, datatype, op, root, stream))
-        else:
+        itemsize = _ITEMSIZES[datatype]
+        if not _group.depth:
+            views = [self._bytes(place, itemsize) for place in (source, target)]
             self._issue(operation, views, datatype, op, root, stream)
+            return
+        parts = [(source, target)]
+        if operation in (_SEND, _RECEIVE):
+            pointer, count = source or target  # type: ignore[misc]
+            step = _PART // itemsize
+            mine = [(int(pointer) + at * itemsize, min(step, count - at)) for at in range(0, count, step)]
+            parts = [(part, None) if source else (None, part) for part in mine]
+        for round_, places in enumerate(parts):
+            views = [self._bytes(place, itemsize) for place in places]
+            _group.waiting.append((round_, self, operation, views, datatype, op, root, stream))
 
     def _bytes(self, place: tuple | None, itemsize: int) -> Any:
         if place is None:

@@ -1,14 +1,16 @@
 """A link as slow as one wishes: a delay and a bandwidth in front of any other link, for measuring.
 
-RGPU_EMULATED_LINK=``<round trip in us>us,<bandwidth>MB/s`` in a server's environment puts it before the links between
-its workers and those of other hosts, so that one machine can stand for a cluster (docs/scale.md). It
-changes nothing but times; a message that it took and could not deliver is lost as with any other link.
+RGPU_EMULATED_LINK=``<round trip in us>us,<bandwidth>MB/s[,<file>]`` in a server's environment puts it before the links
+between its workers and those of other hosts, so that one machine can stand for a cluster (docs/scale.md). Links whose
+workers name the same (writable) file share one line out, as those of one host do. It changes nothing but times; a message that it took and could not deliver is lost as with any other link.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import struct
 import threading
 import time
 from collections import deque
@@ -18,19 +20,20 @@ from rgpu.errors import ConfigError
 from rgpu.link.base import COPY_BELOW, Link
 
 SETTING = "RGPU_EMULATED_LINK"
-_FORM = re.compile(r"(\d+(?:\.\d+)?)us,(\d+(?:\.\d+)?)MB/s")
+_FORM = re.compile(r"(\d+(?:\.\d+)?)us,(\d+(?:\.\d+)?)MB/s(?:,(.+))?")
+_MOMENT = struct.Struct("d")
 _SLACK = 4 << 20  # bytes that may wait beyond what fills the line
 
 
-def setting() -> tuple[float, float] | None:
-    """(seconds of a round trip, bytes a second), or None: no emulation."""
+def setting() -> tuple[float, float, str | None] | None:
+    """(seconds of a round trip, bytes a second, file of the line), or None: no emulation."""
     text = os.environ.get(SETTING)
     if not text:
         return None
     match = _FORM.fullmatch(text)
     if match is None:
         raise ConfigError(f"{SETTING}={text!r}: expected for example 100us,1250MB/s")
-    return float(match[1]) * 1e-6, float(match[2]) * 1e6
+    return float(match[1]) * 1e-6, float(match[2]) * 1e6, match[3]
 
 
 def wrap(inner: Link) -> Link:
@@ -39,15 +42,44 @@ def wrap(inner: Link) -> Link:
     return inner if found is None else ShapedLink(inner, *found)
 
 
+class Line:
+    """When a line is free again: of one link, or of all that share a file."""
+
+    def __init__(self, bandwidth: float, path: str | None = None) -> None:
+        self._bandwidth, self._free = bandwidth, 0.0
+        self._file = None if path is None else open(path, "r+b", buffering=0)  # noqa: SIM115 - closed with the line
+
+    def take(self, nbytes: int) -> float:
+        """The moment at which the last of these bytes has left."""
+        if self._file is None:
+            self._free = self._after(self._free, nbytes)
+            return self._free
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            known = os.pread(self._file.fileno(), _MOMENT.size, 0)
+            free = self._after(_MOMENT.unpack(known)[0] if len(known) == _MOMENT.size else 0.0, nbytes)
+            os.pwrite(self._file.fileno(), _MOMENT.pack(free), 0)
+            return free
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _after(self, free: float, nbytes: int) -> float:
+        return max(free, time.monotonic()) + nbytes / self._bandwidth
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
 class ShapedLink(Link):
     """``narrow`` switches the emulation on; before that everything passes at once."""
 
-    def __init__(self, inner: Link, round_trip: float, bandwidth: float) -> None:
+    def __init__(self, inner: Link, round_trip: float, bandwidth: float, line: str | None = None) -> None:
         self._inner, self.uri = inner, inner.uri
-        self._delay, self._bandwidth = round_trip / 2, bandwidth
+        self._delay, self._line = round_trip / 2, Line(bandwidth, line)
         self._room = round_trip * bandwidth + _SLACK
         self._queue: deque[tuple[float, list, int]] = deque()
-        self._waiting, self._free, self._narrow, self._closed = 0, 0.0, False, False
+        self._waiting, self._narrow, self._closed = 0, False, False
         self._changed = threading.Condition()
 
     def narrow(self) -> None:
@@ -62,8 +94,7 @@ class ShapedLink(Link):
         with self._changed:
             if self._closed or (self._waiting and self._waiting + nbytes > self._room):
                 return False
-            self._free = max(self._free, time.monotonic()) + nbytes / self._bandwidth
-            self._queue.append((self._free + self._delay, frames, nbytes))
+            self._queue.append((self._line.take(nbytes) + self._delay, frames, nbytes))
             self._waiting += nbytes
             self._changed.notify()
         return True
@@ -118,7 +149,9 @@ class ShapedLink(Link):
 
     def _end(self) -> None:
         with self._changed:
-            self._closed = True
+            if not self._closed:
+                self._closed = True
+                self._line.close()
             self._changed.notify_all()
 
     @property

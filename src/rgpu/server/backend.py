@@ -91,6 +91,9 @@ class Backend(ABC):
 
         return Communicator(*args)
 
+    def group(self, on: bool) -> None:  # noqa: B027 - between host arrays sending never waits for receiving
+        """Sends and receives from here on (to where it is off again) are one operation of this device's."""
+
     def collective(self, work: Callable[..., None], source: Any, target: Any, dtype: np.dtype) -> Any:
         """Run ``work(source, target)`` on flat host arrays of ``dtype`` over the bytes of two arrays (or None), in the
         order of the current stream. Returns a ``collective.Promise`` if it goes on beside the commands."""

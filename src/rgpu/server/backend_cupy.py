@@ -137,6 +137,9 @@ class CupyBackend(Backend):
     def redeem(self, target: Any, ticket: bytes, nbytes: int) -> bool:
         return self._door.redeem(target, ticket, nbytes)
 
+    def group(self, on: bool) -> None:
+        cupy_collective.group(on)
+
     def communicator(self, *args: Any) -> Any:
         return cupy_collective.Communicator(*args)
 

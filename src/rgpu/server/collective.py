@@ -27,6 +27,7 @@ MEETING = 60.0  # seconds that a rank waits for the others to join
 _SMALL = 64 << 10  # bytes up to which a broadcast or reduce takes a tree
 _REMOTE_ERROR, _INVALID_ARGUMENT, _INVALID_USAGE = 6, 4, 5
 _PROBE = 256 << 10  # bytes of the messages that measure a link
+_PROBES = 4
 
 #: NCCL's numbers of types and of reductions
 TYPES = ["i1", "u1", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "bfloat16"]
@@ -114,30 +115,37 @@ class Communicator:
             pair.receive(number, flat[start : start + rings.PIECE])
 
     def costs(self) -> rings.Costs:
-        """What messages and bytes cost, measured once between neighbours and the same for all ranks."""
+        """What messages and bytes cost, measured once and the same for all ranks: within the hosts, in all of them at
+        once, and then between the first ranks of the hosts."""
         if self._costs is None:
-            near, far = self._measure()
+            hosts = rings.by_host(self.hosts)
+            near = self._measure(next(ranks for ranks in hosts if self.rank in ranks))
+            far = self._measure([ranks[0] for ranks in hosts])
             mine = np.array([*near, *far])
             rings.doubling_all_reduce(self, self.order, mine, np.maximum)
             known = rings.Costs()
             self._costs = rings.Costs(*(float(m) if m else k for m, k in zip(mine, known)))
         return self._costs
 
-    def _measure(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """(alpha, beta) to the next rank of the ring; 0 where that is on the other kind of host."""
-        me = self.order.index(self.rank)
-        after, before = self.order[(me + 1) % self.size], self.order[me - 1]
-        tiny, big = np.zeros(1), np.zeros(_PROBE // 8)
-        times = []
-        for array in (tiny, tiny, tiny, big, big, big):
+    def _measure(self, ranks: list[int]) -> tuple[float, float]:
+        """(alpha, beta) between the neighbours of a ring; 0 where this rank is not in it, or alone."""
+        if len(ranks) < 2 or self.rank not in ranks:
+            return 0.0, 0.0
+        me = ranks.index(self.rank)
+        after, before = ranks[(me + 1) % len(ranks)], ranks[me - 1]
+        alpha, whole = (min(self._exchange(after, before, size)) for size in (8, _PROBE))
+        alpha = max(1e-6, alpha)
+        return alpha, max(1e-12, (whole - alpha) / _PROBE)
+
+    def _exchange(self, after: int, before: int, nbytes: int) -> list[float]:
+        """Seconds of messages of this size, of all ranks at once as in the ring itself; the first is not counted."""
+        array, times = np.zeros(nbytes, np.uint8), []
+        for _ in range(_PROBES + 1):
             began = time.perf_counter()
             self.send(after, array)
-            self.receive(before, array)  # all ranks at once, as in the ring itself
+            self.receive(before, array)
             times.append(time.perf_counter() - began)
-        alpha = max(1e-6, min(times[1:3]))
-        found = alpha, max(1e-12, (min(times[4:]) - alpha) / _PROBE)
-        nothing = (0.0, 0.0)
-        return (found, nothing) if self.hosts[after] == host_id() else (nothing, found)
+        return times[1:]
 
     # ---- collectives ------------------------------------------------------------------------------
 
@@ -418,6 +426,7 @@ def _or_nccl_error(make: Callable[..., Any], *args: Any) -> Any:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "nccl.meet": _meet,
     "nccl.join": _join,
+    "nccl.group": lambda backend, on: backend.group(on),
     "nccl.split": lambda backend, comm, color, key: _or_nccl_error(comm.split, color, key),
     "nccl.abort": lambda backend, comm, why="aborted by its owner": comm.abort(why),
     "nccl.close": lambda backend, comm: comm.close(),

@@ -2,11 +2,12 @@
 
 A ``world`` has ``rank``, ``send(peer, array)``, which never waits, and ``receive(peer, array)``; arrays are flat.
 Long arrays go in pieces, and each piece is passed on as soon as it is there, so that every link is busy all the
-time. ``Costs`` decides between the ways, from what was measured. Knows no sockets, no devices, no streams.
+time; nobody sends more than LEAD pieces ahead of what it receives, so that nothing fills up. ``Costs`` decides between the ways, from what was measured. Knows no sockets, no devices, no streams.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 PIECE = 1 << 20  # bytes that are passed on as one; more delays the next rank, less costs more messages
 LEAST = 128 << 10
+LEAD = 16  # pieces: more than any link holds under way, far less than a peer may leave waiting
 
 Operator = Callable[..., Any]
 
@@ -41,17 +43,33 @@ def shares(size: int, n: int) -> list[int]:
 
 
 class _Ring:
-    """The neighbours of one rank in a ring of ranks."""
+    """The neighbours of one rank in a ring of ranks; what is to be sent waits for what is received."""
 
     def __init__(self, world: Any, ranks: Sequence[int]) -> None:
         self.world, self.n, self.me = world, len(ranks), ranks.index(world.rank)
         self.next, self.previous = ranks[(self.me + 1) % self.n], ranks[(self.me - 1) % self.n]
+        self._waiting: deque[np.ndarray] = deque()
+        self._ahead = 0  # pieces sent and not made up for by received ones
 
     def send(self, x: np.ndarray) -> None:
-        self.world.send(self.next, x)
+        """In order, now or after another piece was received."""
+        self._waiting.append(x)
+        while self._waiting and self._ahead < LEAD:
+            self._send_one()
 
     def receive(self, x: np.ndarray) -> None:
         self.world.receive(self.previous, x)
+        self._ahead -= 1
+        if self._waiting:
+            self._send_one()
+
+    def flush(self) -> None:
+        while self._waiting:
+            self._send_one()
+
+    def _send_one(self) -> None:
+        self.world.send(self.next, self._waiting.popleft())
+        self._ahead += 1
 
 
 def _scatter(ring: _Ring, x: np.ndarray, bounds: list[int], op: Operator, go_on: bool) -> None:
@@ -69,6 +87,8 @@ def _scatter(ring: _Ring, x: np.ndarray, bounds: list[int], op: Operator, go_on:
             op(x[a:b], other, out=x[a:b])
             if step < n - 1 or go_on:
                 ring.send(x[a:b])
+    if not go_on:
+        ring.flush()
 
 
 def _gather(ring: _Ring, x: np.ndarray, bounds: list[int], started: bool) -> None:
@@ -83,6 +103,7 @@ def _gather(ring: _Ring, x: np.ndarray, bounds: list[int], started: bool) -> Non
             ring.receive(x[a:b])
             if step < n - 2:
                 ring.send(x[a:b])
+    ring.flush()
 
 
 def ring_all_reduce(world: Any, ranks: Sequence[int], x: np.ndarray, op: Operator) -> None:
@@ -107,10 +128,12 @@ def doubling_all_reduce(world: Any, ranks: Sequence[int], x: np.ndarray, op: Ope
         op(x, other, out=x)
     distance = 1
     while distance < power:
-        partner = ranks[me ^ distance]
-        world.send(partner, x)
-        world.receive(partner, other)
-        op(x, other, out=x)
+        pair = _Ring(world, [world.rank, ranks[me ^ distance]])
+        for a, b in pieces(0, x.size, x.itemsize):
+            pair.send(x[a:b])
+        for a, b in pieces(0, x.size, x.itemsize):  # what is received was sent before, so x may change
+            pair.receive(other[a:b])
+            op(x[a:b], other[a:b], out=x[a:b])
         distance *= 2
     if me + power < n:
         world.send(ranks[me + power], x)

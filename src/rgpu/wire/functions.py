@@ -69,7 +69,7 @@ _TABLE = {
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
         peer.room peer.listen peer.connect peer.forget session.entries session.templates session.poison random.state random.restore
-        nccl.meet nccl.join nccl.split nccl.abort nccl.close nccl.state stream.join
+        nccl.meet nccl.join nccl.group nccl.split nccl.abort nccl.close nccl.state stream.join
         cupyx.scatter_add cupyx.scatter_max cupyx.scatter_min cupyx.rsqrt linalg.strict""",
     # Custom kernels: constructors make handles and compile nothing; launches name their results' layouts.
     "kernel": """
