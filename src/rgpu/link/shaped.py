@@ -2,7 +2,8 @@
 
 RGPU_EMULATED_LINK=``<round trip in us>us,<bandwidth>MB/s[,<file>]`` in a server's environment puts it before the links
 between its workers and those of other hosts, so that one machine can stand for a cluster (docs/scale.md). Links whose
-workers name the same (writable) file share one line out, as those of one host do. It changes nothing but times; a message that it took and could not deliver is lost as with any other link.
+workers name the same (writable) file share one line out, as those of one host do. It changes nothing but times; a
+message that it took and could not deliver is lost as with any other link.
 """
 
 from __future__ import annotations

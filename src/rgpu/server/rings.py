@@ -2,7 +2,8 @@
 
 A ``world`` has ``rank``, ``send(peer, array)``, which never waits, and ``receive(peer, array)``; arrays are flat.
 Long arrays go in pieces, and each piece is passed on as soon as it is there, so that every link is busy all the
-time; nobody sends more than LEAD pieces ahead of what it receives, so that nothing fills up. ``Costs`` decides between the ways, from what was measured. Knows no sockets, no devices, no streams.
+time; nobody sends more than LEAD pieces ahead of what it receives, so that nothing fills up. ``Costs`` decides
+between the ways, from what was measured. Knows no sockets, no devices, no streams.
 """
 
 from __future__ import annotations
