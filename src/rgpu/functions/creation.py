@@ -354,18 +354,3 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = float, order: str
 
 def identity(n: int, dtype: Any = float) -> Any:
     return eye(n, dtype=dtype)
-
-
-def asnumpy(
-    a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True
-) -> np.ndarray:
-    """The array's content in host memory (waits)."""
-    if isinstance(a, Remote):
-        return a.get(stream=stream, order=order, out=out, blocking=blocking)  # type: ignore[attr-defined]
-    if hasattr(a, "__cupy_override_elementwise_kernel__"):
-        a = a.get()  # an array of several devices
-    result = np.asarray(a, order=order)
-    if out is not None:
-        out[...] = result
-        return out
-    return result

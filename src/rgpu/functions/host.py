@@ -131,6 +131,8 @@ def asnumpy(
     a = creation.cupy_like(a)
     if isinstance(a, Remote):
         return dispatch.ndarray.get(a, stream=stream, order=order, out=out, blocking=blocking)
+    if hasattr(a, "__cupy_override_elementwise_kernel__"):
+        a = a.get()  # an array of several devices
     result = np.asarray(a, order=order)
     if out is not None:
         out[...] = result

@@ -133,19 +133,20 @@ class Communicator:
             return 0.0, 0.0
         me = ranks.index(self.rank)
         after, before = ranks[(me + 1) % len(ranks)], ranks[me - 1]
-        alpha, whole = (min(self._exchange(after, before, size)) for size in (8, _PROBE))
+        alpha, whole = (self._exchange(after, before, nbytes) for nbytes in (8, _PROBE))
         alpha = max(1e-6, alpha)
         return alpha, max(1e-12, (whole - alpha) / _PROBE)
 
-    def _exchange(self, after: int, before: int, nbytes: int) -> list[float]:
-        """Seconds of messages of this size, of all ranks at once as in the ring itself; the first is not counted."""
-        array, times = np.zeros(nbytes, np.uint8), []
-        for _ in range(_PROBES + 1):
-            began = time.perf_counter()
+    def _exchange(self, after: int, before: int, nbytes: int) -> float:
+        """Seconds of a message of this size, all ranks sending at once as in the ring itself. Of many in a row, after
+        one that nobody counts: who begins later than its neighbour finds the first one there already."""
+        array = np.zeros(nbytes, np.uint8)
+        for turn in range(_PROBES + 1):
+            if turn == 1:
+                began = time.perf_counter()
             self.send(after, array)
             self.receive(before, array)
-            times.append(time.perf_counter() - began)
-        return times[1:]
+        return (time.perf_counter() - began) / _PROBES
 
     # ---- collectives ------------------------------------------------------------------------------
 

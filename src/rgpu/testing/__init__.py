@@ -13,7 +13,7 @@ import numpy as np
 
 from rgpu import surface
 from rgpu.client.remote import Remote
-from rgpu.functions import creation
+from rgpu.functions import creation, host
 
 _ASSERTIONS = (
     "assert_allclose assert_array_almost_equal assert_array_almost_equal_nulp assert_array_equal assert_array_less "
@@ -23,8 +23,8 @@ _ASSERTIONS = (
 
 def _host(x: Any) -> Any:
     """Arguments of an assertion: device arrays on the host, containers item by item."""
-    if isinstance(x, Remote):
-        return creation.asnumpy(x)
+    if isinstance(x, Remote) or hasattr(type(x), "__cupy_override_elementwise_kernel__"):  # of one device, of several
+        return host.asnumpy(x)
     if isinstance(x, list | tuple):
         return type(x)(_host(item) for item in x)
     return x
