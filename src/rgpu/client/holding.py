@@ -376,6 +376,10 @@ class Holder:
             self._thread = threading.Thread(target=self._run, name="rgpu-holder", daemon=True)
             self._thread.start()
 
+    def forget(self, lease: bytes) -> None:
+        """It is not wanted any more."""
+        self._leases.pop(lease, None)
+
     def _run(self) -> None:
         while not self._over.is_set():
             self._added.clear()

@@ -183,6 +183,11 @@ class Mirror:
     def whole(self) -> list[Half]:
         return [half for half in self.halves if half.whole]
 
+    @property
+    def several(self) -> bool:
+        """Whether commands are run more than once, or should be."""
+        return self.wanted > 1 or len(self.halves) > 1
+
     def alike(self) -> int:
         """The highest leeway within which all halves give equal bits."""
         kinds = {(half.seat.info["kind"], half.seat.info["name"]) for half in self.halves}
@@ -302,7 +307,7 @@ class Mirror:
             if found:
                 self.stream.diverged(number, f"{first.name} has {found[0]}, {other.name} has {found[1]}")
                 return
-        self.stream.settled(number, answer, retire=self.wanted > 1 or len(self.halves) > 1)
+        self.stream.settled(number, answer, retire=self.several)
 
     def failed(self, half: Half, reply: Any) -> None:
         """A command that nobody waited for has failed; both halves say so."""

@@ -7,10 +7,12 @@ their copies pass through the client, which ``rgpu.stats()`` says. No array data
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ class Pair:
         self.number, self.why, self.kind = 0, "", ""
         self._losses = a.peers_lost + b.peers_lost
         for stream in (a, b):
-            if getattr(stream, "mirror", None) is not None and stream.mirror.wanted > 1:
+            if getattr(stream, "mirror", None) is not None and stream.mirror.several:
                 self.why = f"{stream.name} is redundant"
                 return
         for listener, dialer in ((b, a), (a, b)):
@@ -129,17 +131,28 @@ def copy(target: Remote, source: Remote) -> None:
     sender, receiver, nbytes = source._stream, target._stream, source._meta.nbytes
     if not nbytes:
         return
-    pair = pair_of(sender, receiver)
-    if not pair.number:
-        _relay(target, source)
-        return
-    token = _next_token()
-    with pair.lock:
-        sender.submit(ops.Send.encode(pair.number, token, source._handle))
-        receiver.submit(ops.Receive.encode(pair.number, token, target._handle))
+    while True:
+        pair = pair_of(sender, receiver)
+        if not pair.number:
+            _relay(target, source)
+            return
+        with _both(sender, receiver), pair.lock:
+            if pair.current(sender, receiver):  # neither has moved to another worker meanwhile
+                token = _next_token()
+                sender.submit(ops.Send.encode(pair.number, token, source._handle))
+                receiver.submit(ops.Receive.encode(pair.number, token, target._handle))
+                break
     sender.counters.direct_bytes += nbytes
     sender.flush(deadline=0.0)  # the receiver may be read, and so waited for, at once
     # The source must outlive the command that sends it; freeing it is queued behind that command.
+
+
+@contextlib.contextmanager
+def _both(a: CommandStream, b: CommandStream) -> Iterator[None]:
+    """The locks of two streams, in an order that is everybody's."""
+    first, second = (a, b) if a.number < b.number else (b, a)
+    with first.lock, second.lock:
+        yield
 
 
 def _relay(target: Remote, source: Remote) -> None:

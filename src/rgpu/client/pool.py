@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -139,21 +140,31 @@ class Device:
         threading.Thread(target=self._move, args=(stream, half), name="rgpu-move", daemon=True).start()
 
     def _move(self, stream: CommandStream, half: Half | None) -> None:
-        mirror = self._mirrored(stream)
-        leaving = half or mirror.halves[0]
-        for pause in (*silver.RETRY, *[silver.RETRY[-1]] * 10_000):
+        for pause in itertools.chain(silver.RETRY, itertools.repeat(silver.RETRY[-1])):
             try:
+                self.pool.elsewhere({(half or self).daemon.address}, self.info)  # else all would stay as it is
+                mirror = self._mirrored(stream)
+                leaving = half or mirror.halves[0]
                 if leaving in mirror.halves and mirror.failure is None:
                     silver.move(mirror, leaving)
-                    self._now_at(mirror.halves[0].seat)
+                    self._moved(stream, leaving.seat)
                 return
             except (RgpuError, NotImplementedError, TimeoutError) as error:
-                mirror.note = f"cannot leave {leaving.name}: {error}"
-            if mirror.over.wait(pause):
+                if stream.mirror is not None:
+                    stream.mirror.note = f"cannot leave: {error}"
+            if self.pool.over.wait(pause) or stream.closed:
                 return
 
-    def _now_at(self, seat: Seat) -> None:
+    def _moved(self, stream: CommandStream, left: Seat) -> None:
+        """The first of the workers is where this device is."""
+        seat = stream.mirror.halves[0].seat
         self.seat, self.daemon, self.info, self.index = seat, seat.daemon, seat.info, seat.index
+        if left.lease == self.lease:
+            self.lease = seat.lease
+        if self.partner is not None and left.lease == self.partner.lease:
+            self.partner = None  # a new session begins wherever there is room
+        stream.peers_lost += 1  # introduced anew: the other workers know only the one that was left
+        self.pool.left(left)
 
     def _look_after(self, stream: CommandStream) -> None:
         """A worker's link is down: find out from the daemon what that means."""
@@ -201,6 +212,7 @@ class Pool:
         self.daemons: list[DaemonClient] = []
         self.embedded: Any = None
         self.holder = Holder()
+        self.over = threading.Event()
         try:
             self._fill()
         except BaseException:
@@ -262,8 +274,21 @@ class Pool:
         self._number(pairs)
 
     def another(self, servers: Container[Any], info: dict) -> Seat:
-        """A place for a session on some other server than these, on a device of the same kind; the least used one.
-        Raises ServerBusy."""
+        """A place for a session on some other server than these."""
+        daemon, room = self.elsewhere(servers, info)
+        return Seat(daemon, room, self.settings, self._lease_on(daemon, room), self.holder)
+
+    def left(self, seat: Seat) -> None:
+        """A session has moved away: its lease is given back, unless other devices have theirs under it."""
+        used = {lease for d in self.devices for lease in (d.lease, d.partner.lease if d.partner else b"")}
+        if seat.lease and seat.lease not in used:
+            self.holder.forget(seat.lease)
+            self.leases = [part for part in self.leases if part.lease != seat.lease]
+            with contextlib.suppress(RgpuError):
+                seat.daemon.give_back(seat.lease)
+
+    def elsewhere(self, servers: Container[Any], info: dict) -> tuple[DaemonClient, dict]:
+        """A device of the same kind on some other server than these; the least used one. Raises ServerBusy."""
         found: list[tuple[int, int, DaemonClient, dict]] = []
         addresses = [a for a in registry.servers(self.settings) if isinstance(a, config.Address)]
         known = {daemon.address: daemon for daemon in self.daemons}
@@ -285,7 +310,7 @@ class Pool:
         if not found:
             raise ServerBusy(f"no other server has a device ({info['kind']}) for a second worker")
         _, _, daemon, room = min(found, key=lambda each: each[:2])
-        return Seat(daemon, room, self.settings, self._lease_on(daemon, room), self.holder)
+        return daemon, room
 
     def _lease_on(self, daemon: DaemonClient, room: dict) -> bytes:
         """What a session there is opened under: like the others', where leases were asked for."""
@@ -350,6 +375,7 @@ class Pool:
         return self.devices[ordinal]
 
     def close(self, abort: bool = False) -> None:
+        self.over.set()
         if not abort:
             for device in self.devices:  # all at once: then no worker's last work is waited for in turn
                 device.say_goodbye()

@@ -80,6 +80,7 @@ def _begin(mirror: Mirror, source: Half, half: Half, pair: int) -> None:
     """At one point of the stream, whose lock is held: one sends, the other receives, and follows from here on."""
     stream = mirror.stream
     stream.flush()
+    stream.peers_lost += 1  # from here on copies between devices do not go directly: both halves would make them
     entries = state.describe(state.Line(source))
     if left := state.left(entries):
         raise CannotCopy(f"the state cannot be copied: nobody can make a {left} again")
@@ -121,7 +122,6 @@ def move(mirror: Mirror, leaving: Half) -> None:
         mirror.stream.flush()
         leaving.sync()  # what it was asked before, it has answered by now
         mirror.part(leaving)
-    mirror.stream.peers_lost += 1  # direct connections were those of the other worker
     with contextlib.suppress(RgpuError, TimeoutError):
         leaving.submit(ops.Bye.encode())
     leaving.connection.close()

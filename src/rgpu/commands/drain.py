@@ -8,7 +8,8 @@ import time
 from rgpu.commands import sharing
 
 HELP = "let a server grant nothing new, and wait until it is free"
-DESCRIPTION = """Tell a server to grant no new leases, and wait until the present ones have ended.
+DESCRIPTION = """Tell a server to grant no new leases, and wait until the present ones have ended. Sessions move to
+other servers of their programs' pools by themselves, where there is room; the programs go on meanwhile.
 
   rgpu drain gpuhost:47800               # wait as long as it takes; Ctrl-C leaves the server draining
   rgpu drain gpuhost --deadline 1h       # leases that are left then are ended; their holders are warned

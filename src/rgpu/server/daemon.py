@@ -452,6 +452,9 @@ class Daemon:
             raise AuthenticationError("only an administrator's token may drain a server")
         self._broker.drain(message.on, message.seconds)
         sessions = sum(len(lease.sessions) for lease in self._leases)
+        for lease in self._leases if message.on else ():
+            for session in lease.sessions:
+                self._tell_worker(session, control.Leave.encode())
         log.info("%s; %d sessions are left", "draining" if message.on else "no longer draining", sessions)
         return control.Drained.encode(leases=len(self._leases), sessions=sessions)
 

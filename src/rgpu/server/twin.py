@@ -30,6 +30,7 @@ class TwinMixin:
     def __init__(self) -> None:
         self._kept: dict[int, Any] = {}  # bytes of reads, which may be an array's own memory
         self._fluid: set[int] = set()  # those that are
+        self._unwatched: dict[int, Any] = {}  # functions as they are when there is no other worker
 
     @property
     def keeps(self) -> bool:
@@ -39,8 +40,8 @@ class TwinMixin:
     def do_twin(self, second: bool, alike: int, whole: int, wanted: int) -> None:
         before, self.standing = self.standing, (whole, wanted)
         self.second = second
-        if wanted > 1 and before[1] == 1:
-            self._watch_functions(alike)
+        if (wanted > 1) != (before[1] > 1):
+            self._watch_functions(wanted > 1, alike)
 
     def do_again(self, reply_to: int) -> None:
         data = self._kept.get(reply_to)
@@ -76,10 +77,13 @@ class TwinMixin:
         if self.standing[1] > 1 and array.nbytes:
             self.backend.view(array, (array.nbytes,), np.dtype(np.uint8), (1,), 0)[...] = 0
 
-    def _watch_functions(self, alike: int) -> None:
+    def _watch_functions(self, on: bool, alike: int) -> None:
         """Notice when a function is called whose results the other worker may have differently."""
+        self.functions.update(self._unwatched)
+        self._unwatched = {}
         for number, level in LEEWAY.items():
-            if level > alike:
+            if on and level > alike:
+                self._unwatched[number] = self.functions[number]
                 self.functions[number] = self._noticing(self.functions[number], level)
         self.functions_changed()
 

@@ -27,8 +27,9 @@ from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
 from rgpu.server import confine, numa
 from rgpu.server.allowance import Allowance
+from rgpu.wire import ops
 from rgpu.wire.codec import pack, unpack
-from rgpu.wire.control import Control, Finished, Grant, Ready, Stop, Telemetry
+from rgpu.wire.control import Control, Finished, Grant, Leave, Ready, Stop, Telemetry
 
 log = logging.getLogger("rgpu.worker")
 
@@ -254,8 +255,16 @@ class Guard(threading.Thread):
         message = Control.decode(unpack(data))
         if isinstance(message, Stop.Record):
             return SessionLost(message.reason)
+        if isinstance(message, Leave.Record):
+            self._ask_to_leave()
+            return None
         self._allowance.heard(message)
         return None
+
+    def _ask_to_leave(self) -> None:
+        """A client that takes no answers now is told of the end, when it comes."""
+        with contextlib.suppress(SessionLost, TimeoutError):
+            self._connection.post([pack(ops.Leave.encode())], time.monotonic() + WATCH_SECONDS)
 
     def _silent(self) -> Exception | None:
         since = self._connection.down_since

@@ -255,6 +255,10 @@ class Spare(Control, tag=45):
     resident: U64
 
 
+class Leave(Control, tag=46):
+    """The server is being drained: the session's client is asked to take it elsewhere."""
+
+
 # Worker -> daemon
 
 

@@ -1,0 +1,138 @@
+"""`rgpu drain` moves running sessions to another server; the programs notice nothing."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rgpu.client.control import DaemonClient
+from rgpu.config import parse_address
+from tests.chaos.test_redundancy import STEPS, mirror, work
+from tests.support.servers import Server, program
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def servers():
+    with Server("cpu:2", "old") as old, Server("cpu:2", "new") as new:
+        yield old, new
+
+
+@pytest.fixture
+def old(servers):
+    daemon = DaemonClient(parse_address(servers[0].address))
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def cp(servers):
+    import rgpu
+
+    rgpu.connect(*[server.address for server in servers])
+    yield rgpu
+    rgpu.close()
+
+
+def sessions(daemon):
+    return [s for device in daemon.snapshot()["devices"] for s in device["sessions"]]
+
+
+def test_a_program_goes_on_elsewhere(cp, servers, old):
+    expected = work(cp, STEPS)
+    assert len(sessions(old)) == 1
+    done = []
+
+    def pause(step):
+        if step == 20:
+            run = {"launcher": (), "arguments": ("rgpu.cli", "drain", servers[0].address, "--deadline", "60s")}
+            done.append(threading.Thread(target=lambda: done.append(program("-m", **run).stdout)))
+            done[0].start()
+        time.sleep(0.02)  # some of it happens meanwhile
+
+    assert work(cp, STEPS, pause) == expected
+    done[0].join(20)
+    assert "is drained" in done[1]
+    assert sessions(old) == []
+    assert work(cp, 10) == work(cp, 10)
+    from rgpu.client import pool
+
+    assert pool.get().device(0).daemon.address.port == int(servers[1].address.rpartition(":")[2])
+    cp.connect(servers[1].address)  # the moved session is given back as any other
+    assert cp.arange(3).sum().get() == 3
+
+
+def test_the_state_does_not_pass_the_client(cp, old):
+    a = cp.arange(4 << 20, dtype="f8")  # 32 MiB
+    b = a[::-2]
+    a.get()
+    before = cp.stats()["bytes_received"], cp.stats()["bytes_sent"]
+    old.drain()
+    wait_until(lambda: not sessions(old), timeout=20)
+    after = cp.stats()["bytes_received"], cp.stats()["bytes_sent"]
+    assert max(y - x for x, y in zip(before, after)) < 1 << 20
+    b += 1
+    np.testing.assert_array_equal(a[-5:].get(), np.arange((4 << 20) - 5, 4 << 20) + np.array([1, 0, 1, 0, 1]))
+
+
+def test_devices_still_copy_to_each_other(cp, old):
+    with cp.cuda.Device(2):
+        there = cp.arange(1 << 18)
+    here = cp.asarray(there)  # from the one server to the other
+    old.drain()
+    wait_until(lambda: not sessions(old), timeout=20)
+    doubled = here * 2
+    with cp.cuda.Device(2):
+        again = cp.asarray(doubled)
+    np.testing.assert_array_equal(again.get(), 2 * np.arange(1 << 18))
+    assert int(cp.asarray(again).sum()) == (1 << 18) * ((1 << 18) - 1)
+
+
+def test_half_of_a_redundant_device_moves(servers, old):
+    import rgpu
+
+    with Server("cpu:1", "third") as third:
+        rgpu.connect(*[server.address for server in (*servers, third)], redundancy=2)
+        try:
+            expected = work(rgpu, 20)
+            old.drain()
+            assert work(rgpu, 20) == expected
+            wait_until(lambda: not sessions(old), timeout=20)
+            assert work(rgpu, 20) == expected
+            assert len(mirror().whole) == 2
+        finally:
+            rgpu.close()
+
+
+def test_nowhere_to_go(servers, old):
+    """What cannot move stays, and works, until the deadline."""
+    import rgpu
+
+    rgpu.connect(servers[0].address)
+    try:
+        a = rgpu.arange(10)
+        a.get()
+        old.drain()
+        time.sleep(1)
+        assert int((a + 1).sum()) == 55
+        assert len(sessions(old)) == 1
+    finally:
+        rgpu.close()
+
+
+def test_a_lease_is_given_back_when_its_session_has_moved(servers, old):
+    import rgpu
+
+    rgpu.connect(*[server.address for server in servers], gpus=1, memory="64MiB", filters=["server=old"])
+    try:
+        a = rgpu.arange(10)
+        a.get()
+        held = [lease for device in old.snapshot()["devices"] for lease in device["leases"]]
+        assert len(held) == 1
+        old.drain()
+        wait_until(lambda: not sessions(old), timeout=20)
+        wait_until(lambda: not [x for d in old.snapshot()["devices"] for x in d["leases"]], timeout=5)
+        assert int(a.sum()) == 45
+    finally:
+        rgpu.close()
