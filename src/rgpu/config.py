@@ -15,7 +15,6 @@ import os
 import re
 import socket
 import stat
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -572,7 +571,9 @@ def runtime_directory(environ: Mapping[str, str] = os.environ) -> Path:
     if base and os.access(base, os.W_OK):
         path = Path(base) / "rgpu"
     else:
-        path = Path(tempfile.gettempdir()) / f"rgpu-{os.getuid()}"
+        from tempfile import gettempdir  # slow to import, and needed where there is no session of a user
+
+        path = Path(gettempdir()) / f"rgpu-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:

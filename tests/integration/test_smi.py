@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -42,7 +43,7 @@ def smi(*arguments, servers=""):
         env=os.environ | {"RGPU_SERVERS": servers},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
 
 
@@ -278,3 +279,18 @@ def test_a_session_that_ends_leaves_the_table(pool):
     assert len(pool[1].sessions()) == 1
     talk.bye()
     wait_until(lambda: not pool[1].sessions())
+
+
+def test_topo_measures_the_ways_between_workers(pool):
+    text = smi("topo", "-b", servers=addresses(pool)).stdout
+    cells = [line.split("\t") for line in text[text.index("Between workers") :].splitlines()[2:]]
+    assert all(row[1 + n] == " X " for n, row in enumerate(cells)) and len(cells) == len(cells[0]) - 1
+    assert all(re.fullmatch(r"\d+ us, \d+\.\d\d GB/s", cell) for row in cells for cell in row[1:] if cell != " X ")
+
+
+def test_smi_starts_without_what_it_does_not_need():
+    """What would make it slow to start: a start is to take a tenth of a second."""
+    heavy = "{'numpy', 'asyncio', 'email', 'http.client', 'tempfile', 'importlib.metadata', 'ssl'}"
+    source = f"import sys, rgpu.smi.main, rgpu.smi.render; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

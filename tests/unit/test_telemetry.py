@@ -138,3 +138,107 @@ def test_gpus_that_are_not_there(nvml, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(ConfigError, match="pip install"):
         Inventory(parse_devices("cuda"))
+
+
+@pytest.fixture
+def mig(nvml):
+    """The first card is cut into two instances, numbers 0 and 2; the second one is whole. Handles of instances are
+    texts. A stand-in at the library's boundary: no card with MIG was at hand."""
+
+    def of_card(answer):
+        def ask(handle, *_):
+            if isinstance(handle, str):
+                raise nvml.NVMLError("not supported for MIG devices")
+            return answer
+
+        return ask
+
+    def instance(card, number):
+        if number == 1:
+            raise nvml.NVMLError("not found")
+        return f"{card}/{number}"
+
+    sizes = {"0/0": (20 << 30, "3g.20gb", 42), "0/2": (10 << 30, "2g.10gb", 28)}
+    whole = {"nvmlDeviceGetUUID": nvml.nvmlDeviceGetUUID, "nvmlDeviceGetMemoryInfo": nvml.nvmlDeviceGetMemoryInfo}
+    nvml.nvmlDeviceGetMigMode = lambda handle: (1, 1) if handle == 0 else (0, 0)
+    nvml.nvmlDeviceGetMaxMigDeviceCount = lambda handle: 7 if handle == 0 else 0
+    nvml.nvmlDeviceGetMigDeviceHandleByIndex = lambda card, number: (
+        instance(card, number) if number < 3 else instance(card, 1)
+    )
+    nvml.nvmlDeviceGetUUID = lambda h: f"MIG-{h}" if h in sizes else whole["nvmlDeviceGetUUID"](h)
+    nvml.nvmlDeviceGetName = lambda h: f"NVIDIA A100 MIG {sizes[h][1]}" if h in sizes else "NVIDIA A100"
+    nvml.nvmlDeviceGetMemoryInfo = lambda h: (
+        types.SimpleNamespace(total=sizes[h][0], used=1 << 30) if h in sizes else whole["nvmlDeviceGetMemoryInfo"](h)
+    )
+    nvml.nvmlDeviceGetGpuInstanceId = lambda h: int(h[-1]) + 1
+    nvml.nvmlDeviceGetComputeInstanceId = lambda h: 0
+    nvml.nvmlDeviceGetAttributes_v2 = lambda h: types.SimpleNamespace(multiprocessorCount=sizes[h][2])
+    nvml.nvmlDeviceGetUtilizationRates = of_card(types.SimpleNamespace(gpu=61, memory=3))
+    nvml.nvmlDeviceGetTemperature = of_card(48)
+    return nvml
+
+
+def test_mig_instances_are_devices(mig):
+    inventory = Inventory(parse_devices("cuda"))
+    first, second, whole = inventory.devices
+    assert [d.visible for d in inventory.devices] == ["MIG-0/0", "MIG-0/2", "GPU-1"]
+    assert [d.memory_total for d in (first, second)] == [20 << 30, 10 << 30]
+    assert first.name == "NVIDIA A100 MIG 3g.20gb" and "mig" not in whole.properties
+    about = second.properties["mig"]
+    assert (about["profile"], about["number"], about["gpu_instance"], about["compute_instance"]) == ("2g.10gb", 2, 3, 0)
+    assert (about["card"], about["card_uuid"], about["multiprocessors"]) == (0, "GPU-0", 28)
+    assert first.properties["topology"] == {"0": "X", "1": "PIX", "2": "HOST"}
+    reading = inventory.read(first, [session(0, 0, 0.5)])
+    assert (reading.memory_used, reading.utilization, reading.details["temperature"]) == (1 << 30, 50, 48)
+    assert reading.details["mig_mode"] == "Enabled" and inventory.read(whole, []).utilization == 61
+    inventory.close()
+
+
+def test_a_mig_instance_is_leased_like_any_device(mig):
+    from rgpu.leases.filters import parse_filters
+    from rgpu.leases.terms import Client, Terms
+    from rgpu.server.broker import Broker
+    from rgpu.server.lease import LeaseBook
+
+    devices = Inventory(parse_devices("cuda")).devices
+    facts = [{"memory_total": d.memory_total, "kind": d.kind, **d.properties} for d in devices]
+    broker = Broker(LeaseBook(lambda: 0.0, [d.memory_total for d in devices]), facts, lambda device: 0.0)
+    terms = Terms(memory=4 << 30, compute=1.0, filters=parse_filters("mig=2g.*"))
+    lease = broker.request(Client("u", "h", 1, "p"), terms)
+    assert devices[min(lease.parts)].visible == "MIG-0/2"
+
+
+def test_mig_without_instances_says_what_to_do(mig):
+    mig.nvmlDeviceGetMaxMigDeviceCount = lambda handle: 0
+    with pytest.raises(ConfigError, match="nvidia-smi mig -cgi"):
+        Inventory(parse_devices("cuda:0"))
+    assert [d.visible for d in Inventory(parse_devices("cuda")).devices] == ["GPU-1"]
+
+
+def test_mig_as_smi_and_metrics_show_it(mig):
+    from rgpu.smi import render, report
+    from rgpu.web import metrics
+
+    inventory = Inventory(parse_devices("cuda"))
+    shown = [
+        {
+            "index": d.index, "pool_index": d.index, "name": d.name, "kind": d.kind, "memory_total": d.memory_total,
+            "memory_used": 1 << 30, "utilization": 5, "sessions": [], **d.properties, **inventory.read(d, []).details,
+        }
+        for d in inventory.devices
+    ]  # fmt: skip
+    shown[1]["sessions"] = [{"user": "u", "host": "h", "pid": 7, "program": "p", "memory_used": 0}]
+    server = {"name": "one", "address": "one:1", "reachable": True, "devices": shown, "host": "one", "rtt": None}
+    assert render.listing([server]).splitlines() == [
+        "GPU 0: NVIDIA A100 (UUID: GPU-0) on one (one:1)",
+        "  MIG 3g.20gb     Device  0: (UUID: MIG-0/0) on one:0 (one:1)",
+        "  MIG 2g.10gb     Device  1: (UUID: MIG-0/2) on one:1 (one:1)",
+        "GPU 2: NVIDIA A100 (UUID: GPU-1) on one:2 (one:1)",
+    ]
+    text = report.text([server], [])
+    assert text.count("MIG Device") == 2 and text.count("Multiprocessor count") == 2
+    assert "<mig_device>" in report.xml([server]) and "<gpu_instance_id>3</gpu_instance_id>" in report.xml([server])
+    table = render.table([server], "0")
+    assert "2g.10gb" in table and "    1     3    0               7      C   p" in table
+    assert 'gpu="0"' in metrics.text([server]) and 'GPU_I_ID="3",GPU_I_PROFILE="2g.10gb"' in metrics.text([server])
+    inventory.close()

@@ -33,7 +33,7 @@ def _version(value: Any) -> tuple[int, ...]:
 
 #: fact -> how a value of it is read; ``str`` facts are compared as patterns
 _FACTS: dict[str, Callable[[Any], Any]] = {
-    "server": str, "address": str, "host": str, "name": str, "kind": str, "uuid": str, "link": str,
+    "server": str, "address": str, "host": str, "name": str, "kind": str, "uuid": str, "link": str, "mig": str,
     "index": int, "memory": parse_bytes, "capability": _version, "driver": _version, "cuda": _version,
     "rdma": parse_flag,
 }  # fmt: skip
@@ -68,6 +68,9 @@ class Filter:
         if self.fact.startswith("label."):
             labels = facts.get("labels")
             return labels.get(self.fact[6:]) if isinstance(labels, dict) else None
+        if self.fact == "mig":
+            instance = facts.get("mig")
+            return instance.get("profile") if isinstance(instance, dict) else None
         return facts.get({"memory": "memory_total", "capability": "compute_capability"}.get(self.fact, self.fact))
 
     def __str__(self) -> str:

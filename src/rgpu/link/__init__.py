@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from rgpu.errors import ConfigError
@@ -88,6 +87,8 @@ def _module(uri: str) -> Any:
     scheme = _scheme(uri)
     if scheme in _MODULES:
         return importlib.import_module(f"rgpu.link.{_MODULES[scheme]}")
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
     for found in entry_points(group="rgpu.links", name=scheme):
         return found.load()
     raise ConfigError(f"no link for {uri!r}: expected tcp://host:port, shm://, ucx://, zmq:// or ipc://path")

@@ -2,15 +2,18 @@
 
 A thread reads the cards once a second, because some questions take milliseconds and a card that fell off its
 bus may never answer: who asks for a reading gets the last one and how old it is, and never waits. What a card
-cannot tell is None.
+cannot tell is None. Of a card with MIG each instance is a device, with readings of its own where NVML has them (memory)
+and the card's otherwise (temperature, power, clocks).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rgpu.errors import ConfigError
@@ -33,6 +36,15 @@ _CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
 _SEND, _RECEIVE = 0, 1
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What is served: ``handle`` of a card or of a MIG instance, its card, and what identifies the instance."""
+
+    handle: Any
+    card: Any
+    mig: dict[str, Any] | None = None
+
+
 class CudaDevices:
     """The NVIDIA GPUs of this host that are served."""
 
@@ -44,13 +56,19 @@ class CudaDevices:
             self._ask("nvmlShutdown")
             raise ConfigError(f"there is no CUDA device {missing[0] if missing else 0}; this host has {count}")
         indices = wanted if wanted is not None else tuple(range(count))
-        self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
-        self.devices = [self._device(i, handle, device_memory) for i, handle in enumerate(self._handles)]
-        for device, handle in zip(self.devices, self._handles, strict=True):
+        self._served = [part for index in indices for part in self._parts(index)]
+        if not self._served:
+            self._ask("nvmlShutdown")
+            raise ConfigError(
+                "MIG is enabled on every CUDA device that is to be served, and there are no instances: make some "
+                "(nvidia-smi mig -cgi PROFILE -C), or disable MIG (nvidia-smi -mig 0)"
+            )
+        self.devices = [self._device(i, part, device_memory) for i, part in enumerate(self._served)]
+        for device, part in zip(self.devices, self._served, strict=True):
             device.properties["topology"] = {
-                str(other.index): self._path(handle, self._handles[other.index]) for other in self.devices
+                str(other.index): self._path(part, self._served[other.index]) for other in self.devices
             }
-        self._samples = [self._sample(handle) for handle in self._handles]
+        self._samples = [self._sample(part) for part in self._served]
         self._sampled = time.monotonic()
         self._over = threading.Event()
         threading.Thread(target=self._keep_sampling, name="rgpu-nvml", daemon=True).start()
@@ -62,8 +80,11 @@ class CudaDevices:
         age = time.monotonic() - self._sampled
         if age > STALE_SECONDS:
             sample["reading_age"] = age
+        sessions = list(sessions)
         used = sum(session.resident_used for session in sessions) if used is None else used
-        return Reading(used, utilization or 0, sample)
+        if utilization is None:  # of a MIG instance NVML does not know it; its sessions do
+            utilization = round(100 * min(1.0, sum(session.busy for session in sessions)))
+        return Reading(used, utilization, sample)
 
     def close(self) -> None:
         self._over.set()
@@ -72,7 +93,7 @@ class CudaDevices:
     def _keep_sampling(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
             with contextlib.suppress(Exception):  # a strange answer of one card must not end the readings
-                self._samples = [self._sample(handle) for handle in self._handles]
+                self._samples = [self._sample(part) for part in self._served]
                 self._sampled = time.monotonic()
 
     def _ask(self, function: str, *args: Any) -> Any:
@@ -83,13 +104,47 @@ class CudaDevices:
             return None
         return answer.decode() if isinstance(answer, bytes) else answer
 
-    def _device(self, index: int, handle: Any, device_memory: int) -> Device:
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        identity = self._ask("nvmlDeviceGetUUID", handle) or ""
+    def _parts(self, index: int) -> list[_Part]:
+        """What is served of a card: the card, or its MIG instances."""
+        card = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        if _SWITCH.get(_first(self._ask("nvmlDeviceGetMigMode", card))) != "Enabled":
+            return [_Part(card, card)]
+        most = self._ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0
+        handles = [self._ask("nvmlDeviceGetMigDeviceHandleByIndex", card, number) for number in range(most)]
+        return [
+            _Part(handle, card, self._instance(handle, card, index, number))
+            for number, handle in enumerate(handles)
+            if handle is not None  # numbers may have gaps
+        ]
+
+    def _instance(self, handle: Any, card: Any, index: int, number: int) -> dict[str, Any]:
+        """What identifies a MIG instance."""
+        attributes = self._ask("nvmlDeviceGetAttributes_v2", handle) or self._ask("nvmlDeviceGetAttributes", handle)
+        name = self._ask("nvmlDeviceGetName", handle) or ""
+        slices, memory = getattr(attributes, "gpuInstanceSliceCount", 0), getattr(attributes, "memorySizeMB", 0)
+        return {
+            "profile": name.partition(" MIG ")[2] or f"{slices}g.{math.ceil(memory / 1024)}gb",
+            "number": number,
+            "gpu_instance": self._ask("nvmlDeviceGetGpuInstanceId", handle),
+            "compute_instance": self._ask("nvmlDeviceGetComputeInstanceId", handle),
+            "multiprocessors": getattr(attributes, "multiprocessorCount", None),
+            "card": index,
+            "card_name": self._ask("nvmlDeviceGetName", card) or "NVIDIA GPU",
+            "card_uuid": self._ask("nvmlDeviceGetUUID", card) or "",
+        }
+
+    def _device(self, index: int, part: _Part, device_memory: int) -> Device:
+        memory = self._ask("nvmlDeviceGetMemoryInfo", part.handle)
+        identity = self._ask("nvmlDeviceGetUUID", part.handle) or ""
         total = memory.total if memory else 0
         size = min(total, device_memory) if device_memory else total
-        name = self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU"
-        return Device(index, "cuda", name, size, identity, {"uuid": identity} | self._properties(handle))
+        properties = {"uuid": identity} | self._properties(part.card)
+        if part.mig is None:
+            name = self._ask("nvmlDeviceGetName", part.handle) or "NVIDIA GPU"
+        else:
+            name = f"{part.mig['card_name']} MIG {part.mig['profile']}"
+            properties["mig"] = part.mig
+        return Device(index, "cuda", name, size, identity, properties)
 
     def _properties(self, handle: Any) -> dict[str, Any]:
         """What stays as it is while the driver is loaded."""
@@ -122,11 +177,11 @@ class CudaDevices:
             "power_default_limit": _watts(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
         }
 
-    def _sample(self, handle: Any) -> dict[str, Any]:
+    def _sample(self, part: _Part) -> dict[str, Any]:
         """What changes all the time."""
-        ask = self._ask
-        memory = self._memory(handle)
-        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        ask, handle = self._ask, part.card
+        memory = self._memory(part.handle)
+        rates = ask("nvmlDeviceGetUtilizationRates", handle) if part.mig is None else None
         bar1 = ask("nvmlDeviceGetBAR1MemoryInfo", handle)
         state = ask("nvmlDeviceGetPerformanceState", handle)
         reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -177,11 +232,13 @@ class CudaDevices:
             "ecc_uncorrected_aggregate": ask(errors, handle, _UNCORRECTED, _AGGREGATE),
         }
 
-    def _path(self, handle: Any, other: Any) -> str:
+    def _path(self, part: _Part, other: _Part) -> str:
         """How two cards reach each other, in nvidia-smi's words; they may still use NVLink."""
-        if handle is other:
+        if part is other:
             return "X"
-        return _PATHS.get(self._ask("nvmlDeviceGetTopologyCommonAncestor", handle, other), "HOST")
+        if part.mig and other.mig and part.mig["card"] == other.mig["card"]:
+            return "PIX"  # one card, and no way between its instances but the bus
+        return _PATHS.get(self._ask("nvmlDeviceGetTopologyCommonAncestor", part.card, other.card), "HOST")
 
     def _memory(self, handle: Any) -> Any:
         """With the reserved part apart from the used one where the binding can tell, as nvidia-smi shows it."""

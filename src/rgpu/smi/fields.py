@@ -187,6 +187,7 @@ GPU: tuple[Field, ...] = (
     Field("clocks.max.memory clocks.max.mem", "MHz", _device("clocks_max.memory"), "Highest memory clock."),
     Field("mig.mode.current", "", _device("mig_mode"), "Whether the device is cut into instances."),
     # rgpu's own
+    Field("mig.profile", "", _device("mig.profile"), "The profile of the MIG instance that the device is."),
     Field("kind", "", _device("kind"), "cuda or cpu."),
     Field("server", "", _server("name"), "The name of the device's server."),
     Field("address", "", _server("address"), "Where that server listens."),

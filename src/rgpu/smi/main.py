@@ -154,7 +154,7 @@ def _once_or_often(argv: list[str]) -> int:
 
         print(query.explain("gpu" if options.help_query_gpu else "compute-apps"))
         return OK
-    picture = _topo if topo else _picture(options)
+    picture = (_topo_measured if options.bandwidth else _topo) if topo else _picture(options)
     pause = None if topo else options.loop_ms or options.loop
     return _repeat(options, picture, pause, None if pause else 1, quiet=not topo and options.json)
 
@@ -162,8 +162,17 @@ def _once_or_often(argv: list[str]) -> int:
 def _topo_options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rgpu-smi topo", description="How the devices of the pool reach each other.")
     parser.add_argument("-m", "--matrix", action="store_true", help="a matrix (what it shows in any case)")
+    about = "measure round trip and bandwidth between the workers, with a session on each device for a moment"
+    parser.add_argument("-b", "--bandwidth", action="store_true", help=about)
     _common(parser)
     return parser.parse_args(argv)
+
+
+def _topo_measured(servers: Servers, first: bool) -> str:
+    from rgpu.smi import between
+
+    numbers = [device["pool_index"] for server in servers for device in server["devices"]]
+    return _topo(servers, first) + "\n\n" + between.matrix(numbers, between.measure(servers))
 
 
 def _topo(servers: Servers, _first: bool) -> str:

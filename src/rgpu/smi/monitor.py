@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rgpu.smi.text import mib
+from rgpu.smi.text import MISSING, links, mib, milliseconds
 
 Entry = dict[str, Any]
 Column = tuple[str, str, Callable[[Entry, Entry], Any]]  # heading, unit, value of server and device (or session)
@@ -150,11 +150,11 @@ def topo(servers: list[Entry]) -> str:
     """A matrix of how each device reaches each other one."""
     devices = [(server, device) for server in servers for device in server["devices"]]
     names = [f"GPU{device['pool_index']}" for _, device in devices]
-    lines = ["\t".join(["", *names, "Server", "Round trip"])]
+    lines = ["\t".join(["", *names, "Server", "Host", "Link", "Round trip"])]
     for name, (server, device) in zip(names, devices, strict=True):
         cells = [_path(server, device, *other) for other in devices]
-        trip = _round_trip(server, device)
-        lines.append("\t".join([name, *cells, server["name"], "N/A" if trip is None else f"{trip} ms"]))
+        trip = milliseconds(server.get("rtt"))
+        lines.append("\t".join([name, *cells, server["name"], str(server.get("host") or MISSING), links(device), trip]))
     return "\n".join([*lines, _LEGEND])
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rgpu.smi.text import MISSING, ago, amount, bus, duration, fit, links, mib, milliseconds, plural, where
+from rgpu.smi.text import MISSING, ago, amount, bus, duration, fit, links, mib, mig_of, milliseconds, plural, where
 
 # Inner widths of the device table's three columns, and of the whole.
 _COLUMNS = (41, 24, 22)
@@ -87,7 +87,7 @@ def _device_rows(server: Entry, device: Entry) -> list[str]:
             f" {fit(where(server, device), 22):<22}{fit(links(device), 8):>8}"
             f"{milliseconds(server.get('rtt')):>9} ",
             f"{_lease_words(device):>23} ",
-            f"{get('mig_mode') or MISSING:>21} ",
+            f"{fit(str(mig_of(device, 'profile') or get('mig_mode') or MISSING), 21):>21} ",
         ),
     ]
 
@@ -124,7 +124,8 @@ def _sessions(servers: Servers) -> list[str]:
 def _session_rows(device: Entry, session: Entry) -> list[str]:
     """nvidia-smi's line, with the client's process; then whose it is, from where, and its lease."""
     name = fit(session["program"], 36)
-    first = f"{device['pool_index']:>5}{MISSING:>6}{MISSING:>5}{session['pid']:>16}{'C':>7}   {name:<36}"
+    instance = f"{_whole(mig_of(device, 'gpu_instance')):>6}{_whole(mig_of(device, 'compute_instance')):>5}"
+    first = f"{device['pool_index']:>5}{instance}{session['pid']:>16}{'C':>7}   {name:<36}"
     parts = [f"{fit(session['user'], 24)}@{fit(session['host'], 24)}"]
     if session.get("memory_limit"):
         share = f" {100 * session['compute']:.0f}%" if session.get("compute") else ""
@@ -198,13 +199,21 @@ def _wanted(one: Entry) -> str:
 
 
 def listing(servers: Servers) -> str:
-    """``-L``: one line a device, and one a server that did not answer."""
-    lines = []
+    """``-L``: one line a device, and one a server that did not answer; MIG instances below the line of their card."""
+    lines: list[str] = []
     for server in servers:
         for device in server["devices"]:
             identity = device.get("uuid") or "none"
             place = f"{where(server, device)} ({server['address']})"
-            lines.append(f"GPU {device['pool_index']}: {device['name']} (UUID: {identity}) on {place}")
+            mig = device.get("mig")
+            if mig:
+                name = f"{mig.get('card_name')} (UUID: {mig.get('card_uuid')})"
+                card = f"GPU {mig.get('card')}: {name} on {server['name']} ({server['address']})"
+                lines += [] if card in lines else [card]
+                number = device["pool_index"]
+                lines.append(f"  MIG {mig.get('profile', ''):<12}Device {number:>2}: (UUID: {identity}) on {place}")
+            else:
+                lines.append(f"GPU {device['pool_index']}: {device['name']} (UUID: {identity}) on {place}")
         if not server["reachable"]:
             lines.append(f"Server {server['address']}: {unreachable(server)}")
     return "\n".join(lines)

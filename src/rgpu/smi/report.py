@@ -12,7 +12,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from rgpu.smi.fields import EVENT_REASONS
-from rgpu.smi.text import MISSING, bus, links, mib, milliseconds
+from rgpu.smi.text import MISSING, bus, links, mib, mig_of, milliseconds
 
 _COLON = 55  # the column in which nvidia-smi's colons stand
 
@@ -39,6 +39,7 @@ class Section:
     tag: str
     parts: tuple[Line | Section, ...]
     display: str = ""  # the word of -d that chooses it
+    need: str = ""  # what a device must have for it to be shown
 
 
 def _key(key: str, unit: str = "", digits: int = 0) -> Callable[[Entry, Entry], Any]:
@@ -187,6 +188,18 @@ _OUTLINE: tuple[Line | Section, ...] = (
     Line("Display Active", "display_active", _key("display_active")),
     Line("Persistence Mode", "persistence_mode", _key("persistence_mode")),
     Section("MIG Mode", "mig_mode", (Line("Current", "current_mig", _key("mig_mode")),)),
+    Section("MIG Device", "mig_device", (
+        Line("Index", "index", _key("mig.number")),
+        Line("GPU Instance ID", "gpu_instance_id", _key("mig.gpu_instance")),
+        Line("Compute Instance ID", "compute_instance_id", _key("mig.compute_instance")),
+        Section("Device Attributes", "device_attributes", (
+            Section("Shared", "shared", (
+                Line("Multiprocessor count", "multiprocessor_count", _key("mig.multiprocessors")),
+            )),
+        )),
+        Line("Profile", "profile", _key("mig.profile")),
+        Line("GPU", "card_uuid", _key("mig.card_uuid")),
+    ), need="mig"),
     Line("Serial Number", "serial", _key("serial")),
     Line("GPU UUID", "uuid", _identity),
     Line("Minor Number", "minor_number", _key("minor_number")),
@@ -274,7 +287,7 @@ def _fact(depth: int, label: str, value: Any) -> str:
 def _part_lines(part: Line | Section, server: Entry, device: Entry, depth: int, displays: list[str]) -> list[str]:
     if isinstance(part, Line):
         return [] if displays else [_fact(depth, part.label, part.value(server, device))]
-    if displays and part.display not in displays:
+    if (displays and part.display not in displays) or (part.need and not device.get(part.need)):
         return []
     lines = ["    " * depth + part.label] if part.label else []
     for inner in part.parts:
@@ -287,7 +300,8 @@ def _process_lines(device: Entry) -> list[str]:
         return [_fact(1, "Processes", "None")]
     lines = ["    Processes"]
     for session in device["sessions"]:
-        lines += [_fact(2, "GPU instance ID", None), _fact(2, "Compute instance ID", None)]
+        lines.append(_fact(2, "GPU instance ID", mig_of(device, "gpu_instance")))
+        lines.append(_fact(2, "Compute instance ID", mig_of(device, "compute_instance")))
         lines.append(_fact(2, "Process ID", session["pid"]))
         lines += [_fact(3, label, value(session)) for label, _, value in _SESSION]
     return lines
@@ -317,6 +331,8 @@ def _element(depth: int, tag: str, value: Any) -> str:
 def _elements(part: Line | Section, server: Entry, device: Entry, depth: int) -> list[str]:
     if isinstance(part, Line):
         return [_element(depth, part.tag, part.value(server, device))]
+    if part.need and not device.get(part.need):
+        return []
     inner = [line for one in part.parts for line in _elements(one, server, device, depth + bool(part.tag))]
     if not part.tag:
         return inner
@@ -327,7 +343,8 @@ def _process_elements(device: Entry) -> list[str]:
     lines = ["\t\t<processes>"]
     for session in device["sessions"]:
         lines.append("\t\t\t<process_info>")
-        lines += [_element(4, tag, None) for tag in ("gpu_instance_id", "compute_instance_id")]
+        lines.append(_element(4, "gpu_instance_id", mig_of(device, "gpu_instance")))
+        lines.append(_element(4, "compute_instance_id", mig_of(device, "compute_instance")))
         lines.append(_element(4, "pid", session["pid"]))
         lines += [_element(4, tag, value(session)) for _, tag, value in _SESSION]
         lines.append("\t\t\t</process_info>")

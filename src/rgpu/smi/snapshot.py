@@ -120,7 +120,7 @@ _OPTIONAL: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(_NUMBERS.split(), (int, float, type(None))),
     **dict.fromkeys(_WHOLE.split(), (int, type(None))),
     **dict.fromkeys(_TEXTS.split(), (str, type(None))),
-    **dict.fromkeys(("clocks", "clocks_max", "temperature_limits", "topology"), (dict, type(None))),
+    **dict.fromkeys(("clocks", "clocks_max", "temperature_limits", "topology", "mig"), (dict, type(None))),
     **dict.fromkeys(("queue", "leases", "compute_capability"), (list, type(None))),
     "utilization": (int, float),
 }

@@ -62,3 +62,8 @@ def links(device: dict[str, Any]) -> str:
 def bus(server: dict[str, Any], device: dict[str, Any]) -> str:
     """What stands for a device where nvidia-smi shows its PCI bus."""
     return device.get("pci_bus_id") or where(server, device)
+
+
+def mig_of(device: dict[str, Any], key: str) -> Any:
+    """What is known of the MIG instance that a device is; None for whole cards."""
+    return (device.get("mig") or {}).get(key)

@@ -89,7 +89,16 @@ def _dcgm_labels(server: dict[str, Any], device: dict[str, Any]) -> Labels:
         "device": f"nvidia{device.get('minor_number') or 0}" if cuda else f"{device.get('kind', 'cpu')}{index}",
         "modelName": device["name"],
         "Hostname": server.get("host") or _name(server),
-    }
+    } | _instance_labels(device)
+
+
+def _instance_labels(device: dict[str, Any]) -> Labels:
+    """Of a MIG instance, under the exporter's names; its card is the ``gpu`` there."""
+    mig = device.get("mig")
+    if not mig:
+        return {}
+    names = {"gpu": "card", "GPU_I_ID": "gpu_instance", "GPU_I_PROFILE": "profile"}
+    return {name: str(mig.get(key, "")) for name, key in names.items()}
 
 
 def _session_labels(server: dict[str, Any], device: dict[str, Any], session: dict[str, Any]) -> Labels:

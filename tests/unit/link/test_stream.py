@@ -167,9 +167,8 @@ def test_a_link_of_somebody_else(monkeypatch):
         def load(self):
             return tcp
 
-    import rgpu.link
 
-    monkeypatch.setattr(rgpu.link, "entry_points", lambda group, name: [Entry()] if name == "pigeon" else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Entry()] if name == "pigeon" else [])
     listener = listen("pigeon://127.0.0.1:0")
     worker, client = listener.accept(ME), connect(listener.uri, ME)
     until(lambda: "up" in client.events() or worker.events() and False)
