@@ -1,5 +1,7 @@
 """The book of leases, the broker around it, and the policy of who gets what: no sockets, a clock of our own."""
 
+import secrets
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -340,11 +342,14 @@ class Lending(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.broker, self.book, self.clock = broker(
-            (self.TOTAL, self.TOTAL), self.FACTOR, f"*:memory={self.QUOTA},weight=1;big:weight=2", most_sessions=6
+            (self.TOTAL, self.TOTAL),
+            self.FACTOR,
+            f"*:memory={self.QUOTA},weight=1;big:weight=2;few:devices=2,compute=1.1",
+            most_sessions=6,
         )
         self.tickets, self.sessions = {}, []
 
-    users = st.sampled_from(["a", "b", "big"])
+    users = st.sampled_from(["a", "b", "big", "few"])
 
     @rule(user=users, memory=st.integers(0, 1600), count=st.integers(1, 3), compute=st.sampled_from([0, 0.25, 0.6, 1]),
           wait=st.sampled_from([0, 30]), placement=st.sampled_from(["spread", "binpack", "same-host"]))  # fmt: skip
@@ -356,6 +361,17 @@ class Lending(RuleBasedStateMachine):
         if isinstance(got, Place):
             assert wait and 0 < got.position <= got.waiting
             self.tickets[got.ticket] = user
+
+    @rule(user=users, memory=st.integers(0, 1600), compute=st.sampled_from([0, 0.25, 0.6, 1]),
+          devices=st.sampled_from([(0,), (1,), (0, 1)]))  # fmt: skip
+    def claim(self, user, memory, compute, devices):
+        """What the registry granted is checked like anything else."""
+        terms = Terms(len(devices), memory, 0, compute, devices=devices)
+        try:
+            got = self.broker.claim(client(user), terms, secrets.token_bytes(16))
+        except (ServerBusy, NoSuchDevice):
+            return
+        assert tuple(sorted(got.parts)) == devices
 
     @precondition(lambda self: self.tickets)
     @rule(data=st.data())
@@ -429,6 +445,8 @@ class Lending(RuleBasedStateMachine):
     def no_user_holds_more_than_the_quota(self):
         for user in ("a", "b"):
             assert self.book.held(user)[0] <= self.QUOTA
+        _, compute, devices = self.book.held("few")
+        assert devices <= 2 and compute <= 1.1 + 1e-9
 
 
 TestLending = Lending.TestCase

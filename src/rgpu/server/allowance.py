@@ -6,9 +6,10 @@ asks and waits. ``alert`` is all that a batch looks at; a session that is alone 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rgpu.wire import control
@@ -43,6 +44,8 @@ class Allowance:
         self._turn: float | None = None  # seconds of the present turn (0: endless); None: not ours
         self._asked_turn = False
         self._worked = 0.0
+        self._began = time.monotonic()  # since when what is worked counts
+        self._thread, self._away = threading.get_ident(), False
 
     # The guard's thread
 
@@ -120,10 +123,30 @@ class Allowance:
                     lambda: self._turn is not None or not self._turns or self._spare is not None, LOOK_SECONDS
                 )
             self._give_up()
+        self._began = time.monotonic()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """While the session's thread waits for another worker: that one may wait for a turn which comes after ours, so
+        ours ends, and another one is waited for afterwards. Nothing, where there are no turns or in other threads."""
+        if not self._turns or self._away or threading.get_ident() != self._thread:
+            yield
+            return
+        self._away = True
+        with self._news:
+            had, self._turn, self._asked_turn = self._turn is not None, None, False
+        used, self._worked = self._worked + time.monotonic() - self._began, 0.0
+        if had:
+            self._tell(control.Yield.encode(used=used, again=False))
+        try:
+            yield
+        finally:
+            self._away = False
+            self.begin(lambda: False)
 
     def ran(self, seconds: float, settle: Callable[[], None]) -> None:
         """After a batch, when ``alert``: the end of the turn if it is time."""
-        self._worked += seconds
+        self._worked += min(seconds, time.monotonic() - self._began)  # not what it was away in between
         if self._turn and self._worked >= self._turn:
             self._yield(True, settle)
         self._give_up()

@@ -34,6 +34,10 @@ class CpuBackend(Backend):
         self.runner = Runner()
         np.seterr(all="ignore")  # a GPU raises no floating-point warnings
 
+    def entitle(self, allowance: Any, spill_to: Any = None) -> None:
+        super().entitle(allowance, spill_to)
+        self.runner.away = allowance.away
+
     def resolve(self, name: str) -> Callable[..., Any] | None:
         if name in FUNCTIONS:
             return functools.partial(FUNCTIONS[name], self)

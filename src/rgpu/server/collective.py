@@ -7,6 +7,7 @@ one rank is told to every other one at once: no rank waits for what cannot come 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -65,7 +66,7 @@ class Communicator:
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
         self._costs: rings.Costs | None = None
-        self._visitor = Visitor(places, secret, MEETING, peers.meeting)
+        self._visitor = Visitor(places, secret, MEETING, peers.meeting, peers.away)
         self._visitor.watch(self._told)
         self.ways: deque[str] = deque(maxlen=16)  # which way the latest all-reduces went
         self._visitor.put(f"host/{rank}", host_id())
@@ -306,10 +307,11 @@ def _assign(target: np.ndarray, source: np.ndarray) -> None:
 
 
 class Promise:
-    """An operation that runs beside the commands, until somebody waits for it. ``ended``: when it was."""
+    """An operation that runs beside the commands, until somebody waits for it. ``ended``: when it was;
+    ``away``: around the waiting."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work, self._done = work, threading.Event()
+    def __init__(self, work: Callable[[], None], away: Callable[[], Any] = contextlib.nullcontext) -> None:
+        self._work, self._away, self._done = work, away, threading.Event()
         self._error: BaseException | None = None
         self.on_error: Callable[[BaseException], None] = lambda error: None
         self.ended = 0.0
@@ -333,7 +335,9 @@ class Promise:
 
     def wait(self) -> None:
         """Raises what the operation raised, to the first who waits."""
-        self._done.wait()
+        if not self._done.is_set():
+            with self._away():
+                self._done.wait()
         error, self._error = self._error, None
         if error is not None:
             self.on_error(error)
@@ -341,9 +345,10 @@ class Promise:
 
 
 class Runner:
-    """One thread that runs promises in order."""
+    """One thread that runs promises in order. ``away``: around waiting for them, and so for other workers."""
 
     def __init__(self) -> None:
+        self.away: Callable[[], Any] = contextlib.nullcontext
         self._waiting: deque[Promise] = deque()
         self._started: list[Promise] = []
         self._changed = threading.Condition()
@@ -351,7 +356,7 @@ class Runner:
 
     def start(self, work: Callable[[], None], stream: Any) -> Promise:
         """Run it when everything before has run; it counts among what is pending on the stream."""
-        promise = Promise(work)
+        promise = Promise(work, self.away)
         self._started = [other for other in self._started if not other.done or other.failed] + [promise]
         stream.pending = [other for other in stream.pending if not other.done or other.failed] + [promise]
         with self._changed:

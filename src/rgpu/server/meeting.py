@@ -86,10 +86,17 @@ class Store:
 
 
 class Visitor:
-    """One member's way to the store. ``places`` are tried in turn."""
+    """One member's way to the store. ``places`` are tried in turn; ``away``: around what waits for other members."""
 
-    def __init__(self, places: list[str], secret: bytes, timeout: float, meeting: Callable[[bytes], tuple]) -> None:
-        self._secret, self._until = secret, timeout
+    def __init__(
+        self,
+        places: list[str],
+        secret: bytes,
+        timeout: float,
+        meeting: Callable[[bytes], tuple],
+        away: Callable[[], Any] = contextlib.nullcontext,
+    ) -> None:
+        self._secret, self._until, self._away = secret, timeout, away
         self._token = meeting(secret)[1]
         self._client, self.host = self._reach(places)
         self._closed = False
@@ -111,7 +118,8 @@ class Visitor:
 
     def take(self, key: str, timeout: float | None = None) -> str:
         """The text of a key, as soon as somebody puts it."""
-        return self._ask(Take.encode(self._secret, key), self._until if timeout is None else timeout)
+        with self._away():
+            return self._ask(Take.encode(self._secret, key), self._until if timeout is None else timeout)
 
     def watch(self, told: Callable[[str], None]) -> None:
         """Call ``told`` with the reason when a member aborts, from a thread of its own."""

@@ -36,6 +36,7 @@ PATIENCE = 3.0  # seconds that a peer's link may be down before the peer counts 
 DIAL = 2.0  # seconds to find out whether anything listens at a place
 GREET = 15.0  # seconds that what listens there has to answer: its host may be busy
 WELCOME = 20.0  # seconds that a listener waits for the one it was told of
+SOON = 0.002  # seconds that a wait for a peer may take before others may use the device meanwhile
 LOOK = 0.25  # seconds between looks at a quiet link
 WINDOW = 32 << 20  # bytes of a pair that may be under way, and so wait in memory at the receiver
 NEAR_CHUNK = 8 << 20  # bytes of a piece through shared memory, where a message costs as much as 100 kB of copying
@@ -61,8 +62,10 @@ class _Arrival:
 class Pair:
     """One end of a direct connection. Usable from several threads; has one that keeps it moving."""
 
-    def __init__(self, wire: Any, secret: bytes, name: str) -> None:
-        self.name = name
+    def __init__(
+        self, wire: Any, secret: bytes, name: str, away: Callable[[], Any] = contextlib.nullcontext
+    ) -> None:
+        self.name, self._away = name, away
         self._wire = shaped.wrap(wire)
         self.connection = Connection(
             Session(secret, _EPOCH, window_bytes=WINDOW), self._wire, on_message=self._arrived, sink=self._sink
@@ -330,10 +333,11 @@ class Pair:
             return condition()
 
         try:
-            while True:
-                if self.connection.wait_until(done, time.monotonic() + LOOK):
-                    return
-                self._look()
+            if self.connection.wait_until(done, time.monotonic() + SOON):
+                return
+            with self._away():
+                while not self.connection.wait_until(done, time.monotonic() + LOOK):
+                    self._look()
         except SessionLost as error:
             raise self._lost() from error
         finally:
@@ -423,6 +427,11 @@ class Peers:
         self.others: weakref.WeakSet[Pair] = weakref.WeakSet()  # those of communicators
         self.stores: list[Any] = []  # where communicators meet
 
+    def away(self) -> Any:
+        """A context in which this worker waits for another one: its turn on the device is somebody else's meanwhile."""
+        allowance = self.backend.allowance
+        return contextlib.nullcontext() if allowance is None else allowance.away()
+
     def place(self) -> str:
         """Where something else of this worker may listen."""
         if self._listen is None:
@@ -440,7 +449,7 @@ class Peers:
         else:
             kinds = ["tcp", *({"shm" if near else "ucx"} & self._kinds)]
         listener = self._listen(kinds, keys)
-        pair = Pair(listener.accept(secret), secret, name)
+        pair = Pair(listener.accept(secret), secret, name, self.away)
         pair.answer(self.backend.kind)
         return listener.uris, pair
 
@@ -450,7 +459,7 @@ class Peers:
             if not isinstance(uri, str) or not uri.startswith(("shm://", "ucx://", "tcp://", "zmq://")):
                 raise ValueError(f"no place of a worker: {str(uri)[:80]!r}")
         for places in _together([uri for uri in uris if _listens(uri)]):
-            pair = Pair(self._connect(places, secret), secret, name)
+            pair = Pair(self._connect(places, secret), secret, name, self.away)
             if pair.greet(self.backend.kind, GREET):
                 pair.meet(host)
                 return pair
