@@ -12,7 +12,10 @@ import importlib
 import os
 import sys
 
-COMMANDS = ("run", "request", "release", "drain", "list", "health", "netperf", "doctor", "token", "web", "version")
+COMMANDS = (
+    *("run", "request", "release", "drain", "checkpoint", "list", "health", "netperf", "doctor", "token", "web"),
+    "version",
+)
 _RAW = argparse.RawDescriptionHelpFormatter
 
 

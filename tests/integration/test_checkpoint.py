@@ -115,6 +115,48 @@ def test_a_lost_worker_costs_what_came_after_the_checkpoint(cp, tmp_path):
     np.testing.assert_array_equal(cp.restore(tmp_path / "file")["a"].get(), np.arange(1 << 18) * 3)
 
 
+def test_a_running_session_is_saved_from_outside(cp, server, tmp_path):
+    from rgpu.client import pool
+
+    cp.random.seed(4)
+    a = cp.random.rand(300_000)
+    view = a[::3]
+    a.get()
+    name = pool.get().device(0).seat.session.hex()[:8]
+    arguments = ("rgpu.cli", "checkpoint", name, str(tmp_path / "file"))
+    done = program("-m", server, launcher=(), arguments=arguments)
+    assert "arrays and random states are in" in done.stderr
+    expected, drawn = a.get(), cp.random.rand(4).get()
+    a += 1  # the session goes on
+    back = cp.restore(tmp_path / "file")
+    np.testing.assert_array_equal(back[a._handle].get(), expected)
+    np.testing.assert_array_equal(back[view._handle].get(), expected[::3])
+    np.testing.assert_array_equal(cp.random.rand(4).get(), drawn)
+    nothing = program("-m", server, launcher=(), arguments=("rgpu.cli", "checkpoint", "0" * 8, "x"), check=False)
+    assert nothing.returncode and "no server of the pool has a session" in nothing.stderr
+
+
+@pytest.mark.parametrize("command", ["free", "call", "view"])
+def test_a_visitor_may_only_look(cp, server, command):
+    from rgpu.client import pool, visit
+    from rgpu.wire import ops
+
+    a = cp.arange(5)
+    a.get()
+    seat = pool.get().device(0).seat
+    visiting = seat.daemon.visit(seat.session.hex()[:8])
+    bad = {
+        "free": ops.Free.encode([a._handle]),
+        "call": ops.Call.encode(0, [], [], {}),
+        "view": ops.View.encode(1 << 40, a._handle, "|u1", [1], [1], 0),
+    }[command]
+    with pytest.raises(errors.SessionLost), visit.Visit(seat.daemon, visiting, "auto") as line:
+        line._stream.lose_after(0.5)
+        line.post([bad])
+        line.ask("session.entries", 0)
+    np.testing.assert_array_equal(a.get(), [0, 1, 2, 3, 4])
+
+
 def _change(path, position, byte):
     data = bytearray(path.read_bytes())
     data[position] ^= byte

@@ -158,6 +158,11 @@ class DaemonClient:
         """End a session of ours by the name that rgpu-smi shows; NoSuchSession when it is not there or not ours."""
         self._ask(control.End, control.Released, session, user_name())
 
+    def visit(self, session: str) -> Any:
+        """Look into a session of ours by the name that rgpu-smi shows: ``visit``, ``endpoints`` and ``key`` to come by.
+        NoSuchSession when it is not there or not ours."""
+        return self._ask(control.Visit, control.Visiting, session, user_name())
+
     def session_state(self, session: bytes, timeout: float | None = None) -> str:
         """ "alive", "dead: why" or "unknown" (the daemon was restarted, or forgot)."""
         return self._ask(control.SessionState, control.State, session, timeout=timeout).state

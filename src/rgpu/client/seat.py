@@ -18,6 +18,13 @@ ASK = 1.0  # seconds that asking for a session's state may take: others wait for
 SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
 
 
+def reachable(daemon: DaemonClient, endpoints: list[str]) -> list[str]:
+    """A worker that listens at every address of its host names none; we know one."""
+    host = daemon.address.host
+    named = f"[{host}]" if ":" in host else host
+    return [uri.replace("//0.0.0.0:", f"//{named}:").replace("//[::]:", f"//{named}:") for uri in endpoints]
+
+
 class Seat:
     """``lease``: what the session is opened under (empty: a lease of its own). ``name``: what errors call it."""
 
@@ -48,18 +55,14 @@ class Seat:
         if granted.idle_timeout and not self.lease and self.holder is not None:  # somebody has to hear the warning
             self.holder.add(self.daemon, granted.lease, min(5.0, granted.idle_timeout / 10))
         self.memory_total = granted.device.get("memory_total", self.memory_total)
-        wire = link.connect(self._reachable(granted.endpoints), granted.session, self.settings.link, granted.token)
+        wire = link.connect(
+            reachable(self.daemon, granted.endpoints), granted.session, self.settings.link, granted.token
+        )
         return Session(granted.session, granted.epoch), wire
 
     def connect(self, on_message: Callable[[list], None], sink: Any) -> Connection:
         """The same, as a connection."""
         return Connection(*self.open(), on_message=on_message, sink=sink)
-
-    def _reachable(self, endpoints: list[str]) -> list[str]:
-        """A worker that listens at every address of its host names none; we know one."""
-        host = self.daemon.address.host
-        named = f"[{host}]" if ":" in host else host
-        return [uri.replace("//0.0.0.0:", f"//{named}:").replace("//[::]:", f"//{named}:") for uri in endpoints]
 
     def fate(self, silent: float, patience: float = SERVER_LOST_AFTER) -> Exception | None:
         """What it means that the worker was ``silent`` for so many seconds; None: nothing yet."""

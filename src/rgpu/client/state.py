@@ -34,8 +34,8 @@ def encoded(*args: Any) -> list:
 class Line:
     """A way to a stream's worker that passes the queue; for the holder of the stream's lock."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, new_handle: Callable[[], int] = next_handle) -> None:
+        self._stream, self._new_handle = stream, new_handle
 
     def ask(self, name: str, *args: Any) -> Any:
         """The answer of a declared function."""
@@ -47,7 +47,7 @@ class Line:
 
     def fetch(self, handle: int, nbytes: int) -> np.ndarray:
         """The bytes of an array that owns its memory, in memory order."""
-        out, raw = np.empty(nbytes, np.uint8), next_handle()
+        out, raw = np.empty(nbytes, np.uint8), self._new_handle()
         self.post([whole(raw, handle, nbytes)])
         self._stream.fetch(raw, out)
         self.post([ops.Free.encode([raw])])

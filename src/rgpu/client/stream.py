@@ -234,6 +234,16 @@ class CommandStream(Queue):
         self._tend()
         return bool(self.unsent)
 
+    def lose_after(self, seconds: float) -> None:
+        """There is nobody to ask: a link that is down for so long is lost."""
+
+        def look(_: CommandStream) -> None:
+            since = self.connection.down_since
+            if since is not None and time.monotonic() - since > seconds:
+                self.lose(SessionLost(f"{self.name} does not answer"))
+
+        self._on_silence = look
+
     def lose(self, error: Exception) -> None:
         """The session is over, and this says how; its cause says what nobody can confirm any more."""
         sent, _, done = self.connection.progress

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import time
 from collections import deque
@@ -51,6 +52,7 @@ from rgpu.wire.version import VERSION, fingerprint
 log = logging.getLogger("rgpu.server")
 
 START_ATTEMPTS = 3  # of a worker, before a waiting client is told that it fails
+VISITS = 64  # clients that wait to look into sessions
 SHOW_SECONDS = 1.0  # between pictures for the web page
 START_SECONDS = 20.0  # that a client waits for a worker to start
 ACCESS_SECONDS = 0.5  # between looks whether somebody's right has ended
@@ -106,6 +108,7 @@ class Daemon:
             config.idle_timeout,
         )
         self._sharing = Sharing(self._leases, self._broker, [d.kind for d in self.devices], self._tell_worker)
+        self._visits: dict[bytes, Any] = {}  # who waits to look into a session
         self._waiting: deque[_Waiting] = deque()
         self._stopping = ""
         self._board, self._shown = board, 0.0
@@ -140,6 +143,7 @@ class Daemon:
             control.Drain.Record: self._drain,
             control.Release.Record: self._release,
             control.End.Record: self._end_named,
+            control.Visit.Record: self._visit,
             control.SessionState.Record: self._session_state,
             control.Snapshot.Record: self._snapshot,
         }
@@ -381,6 +385,13 @@ class Daemon:
             raise AuthenticationError(f"that {type(held).__name__.lower()} is somebody else's")
 
     def _end_named(self, _asker: Any, message: Any, person: Person) -> tuple:
+        found = self._named(message, person)
+        if not isinstance(found, Session):
+            return found
+        return self._end_session(found.id, f"ended by {person.user if self.protected else message.user}")
+
+    def _named(self, message: Any, person: Person) -> Session | tuple:
+        """The session that somebody names, or why it is none of theirs."""
         session = self._leases.named(message.session)
         if session is None:
             return control.Refused.encode(
@@ -391,7 +402,21 @@ class Daemon:
         if not mine:
             whose = "somebody else" if self.protected else session.client.user
             return control.Refused.encode(reason="not-yours", message=f"session {message.session} belongs to {whose}")
-        return self._end_session(session.id, f"ended by {person.user if self.protected else message.user}")
+        return session
+
+    def _visit(self, asker: Any, message: Any, person: Person) -> tuple | None:
+        """Somebody wants to look into a session; its worker says where to come in."""
+        found = self._named(message, person)
+        if not isinstance(found, Session):
+            return found
+        if found.client.key != person.public_key:
+            raise AuthenticationError("a worker opens to the key of its own client only")
+        visit = secrets.token_bytes(16)
+        self._visits[visit] = asker
+        while len(self._visits) > VISITS:
+            del self._visits[next(iter(self._visits))]
+        self._tell_worker(found.id, control.Admit.encode(visit))
+        return None
 
     def _end_session(self, session: bytes, reason: str) -> tuple:
         self._stop_worker(session, reason)
@@ -501,6 +526,9 @@ class Daemon:
             session.memory_used, session.resident_used = message.memory_used, message.resident
             session.busy, session.commands = message.busy, message.commands
             session.redundancy = message.whole, message.wanted
+        elif isinstance(message, control.Opened.Record):
+            if asker := self._visits.pop(message.visit, None):
+                self._server.answer(asker, pack(control.Visiting.encode(*message)))
         elif isinstance(message, control.Draw.Record):
             self._sharing.drew(session, message)
         elif isinstance(message, control.Want.Record):

@@ -140,6 +140,10 @@ class Executor(TwinMixin):
         self.commands += count
         self._payload = []
 
+    def visited(self, index: int, command: list) -> None:
+        """One command of a visitor, who may only look (``server.visit``)."""
+        self._run(0, index, command)
+
     def _run(self, batch: int, index: int, command: Any) -> int:
         """Check and execute one command; the number of commands that it stands for."""
         handlers = self.handlers
@@ -562,6 +566,7 @@ class Service:
         self.allowance = backend.allowance or Allowance(lambda message: None, limit=backend.limit)
         self.executor = Executor(backend, connection.post, connection.flush, peers, self._settled)
         connection.sink = self._sink
+        self.visitor: Any = None  # who comes to look, between two messages
         self._busy = 0.0  # seconds spent executing up to ``_since``
         self._since: float | None = None  # when the present message began to execute
         self._told = (time.monotonic(), 0.0)
@@ -595,10 +600,21 @@ class Service:
         connection.wait(0.25)
         connection.pump(one=True)  # the next one may be received into an array only when nothing waits to be run
 
+    def _see_visitor(self) -> None:
+        visitor = self.visitor
+        if visitor.there:
+            self.visitor = None
+            visitor.serve(self.executor, lambda: self.connection.failure is not None)
+        elif not visitor.expected:
+            self.visitor = None
+            visitor.leave()
+
     def run(self) -> str:
         """Serve to the end and return the reason: 'bye', 'expired' or an error text."""
         connection, allowance = self.connection, self.allowance
         while True:
+            if self.visitor is not None:
+                self._see_visitor()
             frames = connection.take()
             if frames is None:
                 if connection.failure is not None:

@@ -29,7 +29,7 @@ from rgpu.server import confine, numa
 from rgpu.server.allowance import Allowance
 from rgpu.wire import ops
 from rgpu.wire.codec import pack, unpack
-from rgpu.wire.control import Control, Finished, Grant, Leave, Ready, Stop, Telemetry
+from rgpu.wire.control import Admit, Control, Finished, Grant, Leave, Opened, Ready, Stop, Telemetry
 
 log = logging.getLogger("rgpu.worker")
 
@@ -86,7 +86,7 @@ def run(
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
     from rgpu.link import offered
-    from rgpu.server import backend, executor, peer, spill
+    from rgpu.server import backend, executor, peer, spill, visit
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
@@ -128,7 +128,15 @@ def run(
             kinds=offered(between),
         )
         service = executor.Service(connection, device_backend, peers)
-        guard.telemetry = service.telemetry
+        def admit(name: bytes) -> None:
+            try:
+                entrance = listen_at(bind, ports, links, door and door.keys)
+            except ServerUnavailable:
+                return  # who waits is told that there is no answer
+            service.visitor = visit.Visitor(Connection(Session(name, 1), entrance.accept(name)))
+            tell(channel, Opened.encode(name, entrance.uris, door.keys.pair.public if door else ""))
+
+        guard.telemetry, guard.admit = service.telemetry, admit
         reason = service.run()
         peers.close()
         tell(channel, Finished.encode(reason=reason[:200]))
@@ -203,6 +211,7 @@ class Guard(threading.Thread):
         self._told = time.monotonic()
         self._executed = 0  # messages, when we last looked
         self.telemetry: Callable[[], dict] | None = None
+        self.admit: Callable[[bytes], None] = lambda name: None  # somebody comes to look
 
     def __enter__(self) -> Guard:
         self.start()
@@ -255,6 +264,9 @@ class Guard(threading.Thread):
         message = Control.decode(unpack(data))
         if isinstance(message, Stop.Record):
             return SessionLost(message.reason)
+        if isinstance(message, Admit.Record):
+            self.admit(message.visit)
+            return None
         if isinstance(message, Leave.Record):
             self._ask_to_leave()
             return None

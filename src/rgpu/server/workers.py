@@ -23,7 +23,7 @@ from rgpu.errors import ProtocolError
 from rgpu.link import PROTECTED
 from rgpu.server.confine import Quarters, environment
 from rgpu.wire.codec import pack, unpack
-from rgpu.wire.control import Control, Draw, Finished, Grant, Ready, Stop, Telemetry, Want, Yield
+from rgpu.wire.control import Control, Draw, Finished, Grant, Opened, Ready, Stop, Telemetry, Want, Yield
 
 log = logging.getLogger("rgpu.server")
 
@@ -249,7 +249,7 @@ class WorkerPool:
             log.error("%r sent nonsense and is ended: %s", worker, error)
             worker.process.kill()
             return
-        if isinstance(message, (Telemetry.Record, Draw.Record, Want.Record, Yield.Record)):
+        if isinstance(message, (Telemetry.Record, Draw.Record, Want.Record, Yield.Record, Opened.Record)):
             if isinstance(message, Telemetry.Record):
                 worker.link = message.link
             self._events.worker_told(worker, message)

@@ -111,6 +111,13 @@ class Drain(Control, tag=9):
     seconds: NUMBER
 
 
+class Visit(Control, tag=10):
+    """Look into a session, by the name that rgpu-smi shows; its own user may."""
+
+    session: Text(32)
+    user: Text()
+
+
 class End(Control, tag=19):
     """End a session by the name that rgpu-smi shows; its own user may."""
 
@@ -198,6 +205,14 @@ class Drained(Control, tag=29):
     sessions: U32
 
 
+class Visiting(Control, tag=30):
+    """The answer to ``Visit``: under which name to come, and where."""
+
+    visit: SESSION
+    endpoints: ENDPOINTS
+    key: Text()
+
+
 # Daemon -> worker
 
 
@@ -259,6 +274,12 @@ class Leave(Control, tag=46):
     """The server is being drained: the session's client is asked to take it elsewhere."""
 
 
+class Admit(Control, tag=47):
+    """Somebody comes to look, under this name."""
+
+    visit: SESSION
+
+
 # Worker -> daemon
 
 
@@ -304,3 +325,11 @@ class Yield(Control, tag=55):
 
     used: NUMBER
     again: BOOL
+
+
+class Opened(Control, tag=56):
+    """Where a visitor may come in."""
+
+    visit: SESSION
+    endpoints: ENDPOINTS
+    key: Text()
