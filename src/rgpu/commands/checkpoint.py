@@ -8,7 +8,7 @@ import sys
 from rgpu.commands import sharing
 
 HELP = "save the arrays and random states of a running session"
-DESCRIPTION = """Save what a session holds at one point of its commands. The program goes on afterwards; it waits meanwhile.
+DESCRIPTION = """Save what a session holds at one point of its commands. The program waits meanwhile, and goes on.
 
   rgpu checkpoint 5f0c2a91 run.ckpt      # the session's name, as rgpu-smi shows it; your own sessions only
 
