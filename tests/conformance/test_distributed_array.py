@@ -112,6 +112,16 @@ def test_products(cp):
     stack = np.stack([a, a + 1, a + 2])
     high = darray.distributed_array(stack, {d: [(slice(0, 3), *i) for i in indices] for d, indices in rows.items()})
     np.testing.assert_array_equal((high @ y).get(), stack @ b)
+    # Each matrix of a stack may be cut at places of its own.
+    cuts = [darray.make_2d_index_map([0, 10], [0, k, 20], [[{0}, {1}]]) for k in (11, 5)]
+    ends = [darray.make_2d_index_map([0, k, 20], [0, 12], [[{0}], [{1}]]) for k in (11, 5)]
+    stacked = [
+        {d: [(slice(i, i + 1), *block) for i, one in enumerate(maps) for block in one[d]] for d in (0, 1)}
+        for maps in (cuts, ends)
+    ]
+    left, right = np.stack([a, a + 1]), np.stack([b, b + 1])
+    product = darray.distributed_array(left, stacked[0]) @ darray.distributed_array(right, stacked[1])
+    np.testing.assert_array_equal(product.get(), left @ right)
     other = darray.make_2d_index_map([0, 9, 20], [0, 12], [[{0}], [{1}]])
     with pytest.raises(RuntimeError, match="Inconsistent"):
         x @ darray.distributed_array(b, other)
@@ -125,6 +135,8 @@ def test_what_is_refused(cp):
         np.asarray(whole)
     with pytest.raises(RuntimeError, match="support"):
         whole.argmax(axis=0)
+    with pytest.raises(RuntimeError, match="support"):
+        cp.argmax(whole, axis=0)
     with pytest.raises(RuntimeError, match="no device has"):
         whole._to_replica()
         darray.distributed_array(data(), {0: [slice(0, 8)]}).reshard({1: [slice(None)]})

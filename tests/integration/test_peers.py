@@ -147,6 +147,19 @@ def test_there_and_back_from_many_threads(cp):
     assert results == {(n, i): {n * 100 + i + 1} for n in range(6) for i in range(8)}
 
 
+def test_a_link_is_measured_between_the_workers(cp):
+    from rgpu.client import pool
+
+    streams = [pool.get().device(number).stream for number in (0, 2)]
+    before = traffic(cp)
+    found = client_peer.measure(*streams)
+    assert found["link"] == ("tcp" if shm.missing() else "shm")
+    assert 1e-6 < found["rtt"] < 1 and 1e7 < found["bandwidth"] < 1e12
+    assert traffic(cp) - before < 4096  # not one byte of it passed the client
+    with cp.cuda.Device(2):
+        np.testing.assert_array_equal(cp.asarray(cp.ones(5)).get(), 1)
+
+
 def test_memcpy_peer(cp):
     runtime = cp.cuda.runtime
     assert runtime.deviceCanAccessPeer(0, 2) == 1

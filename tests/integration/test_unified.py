@@ -1,8 +1,11 @@
 """Unified arrays: read anywhere, written anywhere, copied only when they must be, and never through the client."""
 
+import warnings
+
 import numpy as np
 import pytest
 
+from rgpu import errors
 from tests.support.servers import Server
 
 
@@ -74,6 +77,78 @@ def test_prefetch_makes_the_copy_early(cp):
     with cp.cuda.Device(2):
         np.testing.assert_array_equal((u @ u).get(), 1000)
     assert copied(cp) - before == 16_000
+
+
+def managed_array(cp, allocate, host):
+    with cp.cuda.Device(0):
+        array = cp.ndarray(host.shape, host.dtype, memptr=allocate(host.nbytes))
+        array.set(host)
+    return array
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_managed_memory_is_used_from_any_device(cp, pooled):
+    allocate = cp.cuda.MemoryPool(cp.cuda.malloc_managed).malloc if pooled else cp.cuda.malloc_managed
+    host = np.arange(9000.0)
+    a = managed_array(cp, allocate, host)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no word of peer access
+        for number in (1, 2):
+            with cp.cuda.Device(number):
+                result = a + cp.ones(9000)
+                assert result.device.id == number
+                np.testing.assert_array_equal(result.get(), host + 1)
+                a[:10] = -1  # it is written to from there, and read from elsewhere
+                a += 1
+            host[:10] = -1
+            host += 1
+            np.testing.assert_array_equal(a.get(), host)
+    before = copied(cp)
+    with cp.cuda.Device(0), pytest.warns(errors.PerformanceWarning):
+        plain = cp.ones(10)
+        with cp.cuda.Device(1):
+            plain + cp.ones(10)
+    assert copied(cp) - before == 80
+
+
+def test_all_memory_is_managed_while_the_allocator_says_so(cp):
+    with cp.cuda.using_allocator(cp.cuda.MemoryPool(cp.cuda.malloc_managed).malloc), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with cp.cuda.Device(0):
+            a = cp.arange(10.0) * 2
+        with cp.cuda.Device(1):
+            np.testing.assert_array_equal((a + cp.ones(10)).get(), np.arange(10.0) * 2 + 1)
+
+
+def test_hints_for_managed_memory(cp):
+    runtime, host = cp.cuda.runtime, np.arange(9000.0)
+    a = managed_array(cp, cp.cuda.malloc_managed, host)
+    null = cp.cuda.Stream.null
+    with cp.cuda.Device(2):
+        one = cp.ones(9000)
+    before = copied(cp)
+    a.data.mem.prefetch(null, device_id=2)
+    assert copied(cp) - before == host.nbytes
+    with cp.cuda.Device(2):
+        np.testing.assert_array_equal((a + one).get(), host + 1)
+        assert copied(cp) - before == host.nbytes  # it was there
+        a[0] = 5  # nothing of a copy that was made before is seen any more
+        np.testing.assert_array_equal((a + one).get()[:2], [6, 2])
+    runtime.memAdvise(a.data.ptr, host.nbytes, 1, 0)  # read mostly: one copy for many reads
+    with cp.cuda.Device(2):
+        before = copied(cp)
+        for _ in range(4):
+            np.testing.assert_array_equal((a + one).get()[:2], [6, 2])
+        assert copied(cp) - before == host.nbytes
+        a += 1
+        np.testing.assert_array_equal((a + one).get()[:2], [7, 3])
+    runtime.memAdvise(a.data.ptr, host.nbytes, 2, 0)
+    before = copied(cp)
+    runtime.memAdvise(a.data.ptr, host.nbytes, 3, 1)  # preferred there
+    assert copied(cp) - before == host.nbytes
+    for wrong in ((0, 0), (7, 0), (1, 9)):
+        with pytest.raises(runtime.CUDARuntimeError):
+            runtime.memAdvise(a.data.ptr, host.nbytes, *wrong)
 
 
 def test_it_stands_for_an_array(cp):

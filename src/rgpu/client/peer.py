@@ -126,6 +126,14 @@ def links(stream: CommandStream | None) -> dict[int, str]:
     return found
 
 
+def measure(a: CommandStream, b: CommandStream) -> dict[str, Any]:
+    """What the link between two devices is worth now: ``link`` (its kind, empty: through the client), ``rtt`` in
+    seconds and ``bandwidth`` in bytes a second from the first to the second, both 0.0 without a link. Waits."""
+    pair = pair_of(a, b)
+    rtt, bandwidth = _ask(a, "peer.measure", pair.number) if pair.number else (0.0, 0.0)
+    return {"link": pair.kind, "rtt": rtt, "bandwidth": bandwidth}
+
+
 def copy(target: Remote, source: Remote) -> None:
     """Bytes of ``source`` become those of ``target``; both contiguous, equally laid out, on two devices."""
     sender, receiver, nbytes = source._stream, target._stream, source._meta.nbytes

@@ -16,7 +16,7 @@ from rgpu import surface
 from rgpu.client import follow
 from rgpu.client import meta as layouts
 from rgpu.client.remote import Remote
-from rgpu.cuda import addresses, copying, handles, issue
+from rgpu.cuda import addresses, copying, handles, issue, managed
 from rgpu.cuda.errors import INVALID_VALUE, invalid
 from rgpu.cuda.errors import CUDARuntimeError as CUDARuntimeError
 from rgpu.cuda.errors import OutOfMemoryError as OutOfMemoryError
@@ -66,6 +66,19 @@ class BaseMemory:
                 self._root = views.empty(layouts.fresh((size,), _U1), stream)
 
 
+    def _show(self, root: Remote) -> None:
+        self._root = root
+        self.size = addresses.round_up(root._meta.nbytes)
+        self.device_id = issue.ordinal(root._stream)
+
+    @classmethod
+    def over(cls, root: Remote) -> Any:
+        """What an array's memory is shown as."""
+        memory = object.__new__(cls)
+        memory._show(root)
+        return memory
+
+
 class Memory(BaseMemory):
     """An allocation that belongs to no pool."""
 
@@ -85,13 +98,15 @@ class MemoryAsync(BaseMemory):
 
 
 class ManagedMemory(BaseMemory):
-    """Memory for both sides in CUDA; here it is the device's, and the host must copy."""
+    """Memory that every device of the pool may use; it lives on this one, and the host must copy."""
 
     def __init__(self, size: int) -> None:
         self._take(size, follow.NO_POOL)
+        if self._root is not None:
+            managed.manage(self._root)
 
     def prefetch(self, stream: Any, *, device_id: int | None = None) -> None:
-        """A hint; checked and otherwise without effect."""
+        """Begin to copy it to a device; the next use there finds it."""
         from rgpu.cuda import runtime
 
         runtime.memPrefetchAsync(
@@ -99,7 +114,7 @@ class ManagedMemory(BaseMemory):
         )
 
     def advise(self, advise: int, dev: Any) -> None:
-        """A hint; checked and otherwise without effect."""
+        """``cudaMemoryAdvise``: read mostly (1, 2: not), preferred location (3, 4: none), accessed by (5, 6: not)."""
         from rgpu.cuda import runtime
 
         runtime.memAdvise(self.ptr, self.size, advise, dev.id)
@@ -123,9 +138,7 @@ class PooledMemory(BaseMemory):
     """Memory out of a pool; what ``array.data.mem`` is."""
 
     def __init__(self, root: Remote) -> None:
-        self._root = root
-        self.size = addresses.round_up(root._meta.nbytes)
-        self.device_id = issue.ordinal(root._stream)
+        self._show(root)
 
     def free(self) -> None:
         """Give it back now; harmless when it is."""
@@ -262,9 +275,10 @@ def _reach(meta: layouts.Meta) -> tuple[int, int]:
 
 def pointer_of(array: Remote) -> MemoryPointer:
     """``array.data``."""
-    if array._root is None:
-        return MemoryPointer(PooledMemory(array), 0)
-    return MemoryPointer(PooledMemory(array._root), array._offset)
+    root = array if array._root is None else array._root
+    known = managed.of(root)
+    kind = PooledMemory if known is None or known.pooled else ManagedMemory
+    return MemoryPointer(kind.over(root), 0 if array._root is None else array._offset)
 
 
 # ---- who allocates --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from rgpu.client import follow
 from rgpu.client import pool as devices
 from rgpu.client.stream import CommandStream
-from rgpu.cuda import issue
+from rgpu.cuda import issue, managed
 
 _WAIT_BYTES = 64 << 20  # an allocation of this size may well fail: wait, and raise where CuPy would
 
@@ -49,6 +49,8 @@ class MemoryPool:
         stream = issue.here()
         taken = memory.BaseMemory()
         taken._take(size, self._handle(stream))
+        if self._allocator is memory.malloc_managed:
+            managed.manage(taken._root, pooled=True)
         pointer = memory.MemoryPointer(memory.PooledMemory(taken._root), 0)
         if size >= _WAIT_BYTES or self._limits.get(stream):
             stream.sync()

@@ -335,25 +335,32 @@ def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
 
 
 def memPrefetchAsync(devPtr: int, count: int, dstDevice: int, stream: int) -> None:
-    """Begin to copy the unified array at this address to a device; for other memory a hint that is checked only."""
+    """Begin to copy the managed memory or the unified array at this address to a device; for other memory a hint that
+    is checked only."""
     root, _ = addresses.find(devPtr)
     if dstDevice == cudaCpuDeviceId:
         return
     _device(dstDevice)
-    from rgpu.cuda import unified
+    from rgpu.cuda import managed, unified
 
     found = unified.behind(root)
     if found is not None:
         found.prefetch(dstDevice)
+    else:
+        managed.prefetch(root, dstDevice)
 
 
 def memAdvise(devPtr: int, count: int, advice: int, device: int) -> None:
-    """A hint; checked and otherwise without effect."""
-    addresses.find(devPtr)
+    """What is said of managed memory: that one copy serves many reads, where it is best; for other memory a hint that
+    is checked only."""
+    root, _ = addresses.find(devPtr)
     if advice not in range(1, 7):
         raise CUDARuntimeError(INVALID_VALUE)
     if device != cudaCpuDeviceId:
         _device(device)
+    from rgpu.cuda import managed
+
+    managed.advise(root, advice, device)
 
 
 # ---- streams --------------------------------------------------------------------------------------

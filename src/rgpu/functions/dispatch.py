@@ -30,6 +30,7 @@ ndarray: Any = Remote
 WIDE = "wide"  # an integer in a signature, see ``signature``
 plain: set = {float, int, bool, complex}  # operands that leave a result's class alone
 to_device: Any = None
+managed: Any = None  # an array over memory for all devices, on the current one; None for any other
 like: Any = None  # a device array for an object that stands for one
 
 
@@ -70,6 +71,9 @@ def here(array: Remote) -> Remote:
     stream = pool.current_stream()
     if array._stream is stream:
         return array
+    found = None if managed is None else managed(array)
+    if found is not None:
+        return found
     warn_peer(array, stream)
     return to_device(array)
 
@@ -232,6 +236,8 @@ class _Arguments:
         if found is not None:
             self.key.append((type(x), found))  # what is learned of one object need not be true of another
             return [values.HANDLE, found]
+        if hasattr(type(x), "__cupy_override_reduction_kernel__"):
+            raise RuntimeError("a distributed array does not support this function")
         if isinstance(x, np.ndarray):
             if not self.accept_host:
                 raise TypeError(f"Unsupported type {type(x)}")

@@ -28,7 +28,7 @@ from rgpu.server.host import host_id
 from rgpu.server.table import Poison
 from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits
-from rgpu.wire.peer import Broken, Greeting, Lent, Peer, Piece, Returned
+from rgpu.wire.peer import Answer, Ask, Broken, Greeting, Lent, Peer, Piece, Returned
 
 log = logging.getLogger("rgpu.worker")
 
@@ -41,6 +41,8 @@ LOOK = 0.25  # seconds between looks at a quiet link
 WINDOW = 32 << 20  # bytes of a pair that may be under way, and so wait in memory at the receiver
 NEAR_CHUNK = 8 << 20  # bytes of a piece through shared memory, where a message costs as much as 100 kB of copying
 SNAPSHOT = 1 << 20  # bytes up to which what is sent is copied; more stays in the array until it has arrived
+MEASURED = 32 << 20  # bytes that a measurement of a link sends, or as many as leave in a second
+_ROUNDS, _AT_ONCE = 5, 4
 OUTSTANDING = 256 << 20  # bytes promised to one peer and not gone, above which a sender waits
 _EPOCH = 1
 
@@ -82,6 +84,7 @@ class Pair:
         self._replies: deque[list] = deque()  # messages from inside the connection's lock, where nothing is sent
         self._sending = threading.Lock()
         self._arrivals: dict[int, _Arrival] = {}
+        self._answered = 0  # the latest question that the peer has answered
         self._given_up: Poison | None = None  # what the peer said when it gave up
         self._lock = threading.Lock()  # of the arrivals; inside the connection's, never around it
         self._movers: list[None] = []  # one entry for each thread that waits for something
@@ -131,6 +134,27 @@ class Pair:
         """A ticket in place of the bytes. The array stays as it is until ``settle``."""
         self._lent[token] = array, lambda: lend(array)
         self._post([codec.pack(Lent.encode(token, ticket, nbytes))])
+
+    def measure(self) -> tuple[float, float]:
+        """(seconds of a round trip, bytes a second towards the peer), of messages in a row. Takes a second at most
+        for each; copies that go on meanwhile count as part of the link's load."""
+        times = [self._asked([]) for _ in range(_ROUNDS)]
+        rtt, began, sent = min(times), time.perf_counter(), 0
+        block = memoryview(bytes(limits.CHUNK_BYTES))
+        while sent < MEASURED and (not sent or time.perf_counter() - began < 1.0):
+            self._asked([block] * _AT_ONCE)
+            sent += len(block) * _AT_ONCE
+        seconds = time.perf_counter() - began - rtt * (sent // len(block) // _AT_ONCE)
+        return rtt, sent / max(seconds, 1e-9)
+
+    def _asked(self, blocks: list) -> float:
+        """Seconds until the peer has answered these messages."""
+        began, number = time.perf_counter(), self._answered
+        for block in [[block] for block in blocks] or [[]]:
+            number += 1
+            self._queue_up([codec.pack(Ask.encode(number)), *block])
+        self.wait_until(lambda: self._answered >= number)
+        return time.perf_counter() - began
 
     def refuse(self, token: int, kind: str, args: list, text: str) -> None:
         """An error in place of the bytes."""
@@ -268,6 +292,10 @@ class Pair:
             if self._hello is not None:
                 self._replies.append(self._hello)
                 self._hello = None
+        elif isinstance(message, Ask.Record):
+            self._replies.append([codec.pack(Answer.encode(message.number))])
+        elif isinstance(message, Answer.Record):
+            self._answered = message.number
         elif isinstance(message, Lent.Record):
             self._take_ticket(message)
         elif isinstance(message, Returned.Record):
@@ -538,6 +566,10 @@ class Peers:
         pair.receive(token, place)
         backend.landed(target, place)
 
+    def measure(self, number: int) -> tuple[float, float]:
+        """(seconds of a round trip, bytes a second) of the link to a peer, now."""
+        return self._pair(number).measure()
+
     def settle(self) -> None:
         """Wait until nothing that was sent is still read from arrays. A lost peer reads nothing."""
         for pair in [*self.pairs.values(), *self.others]:
@@ -597,5 +629,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "peer.room": lambda backend: backend.peers.room,
     "peer.listen": lambda backend, *args: backend.peers.listen(*args),
     "peer.connect": lambda backend, *args: backend.peers.connect(*args),
+    "peer.measure": lambda backend, number: [*backend.peers.measure(number)],
     "peer.forget": lambda backend, number: backend.peers.forget(number),
 }

@@ -56,6 +56,18 @@ class Returned(Peer, tag=5):
     done: BOOL
 
 
+class Ask(Peer, tag=6):
+    """To be answered by ``Answer`` with the same number; a payload frame is thrown away."""
+
+    number: U64
+
+
+class Answer(Peer, tag=7):
+    """Everything up to the question is here."""
+
+    number: U64
+
+
 class Meeting(Message):
     """Between the members of a communicator and the store where they meet."""
 

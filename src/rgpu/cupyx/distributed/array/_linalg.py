@@ -41,13 +41,14 @@ def _whole(part: slice) -> tuple[int, int]:
     return part.start, part.stop
 
 
-def _check_blocks(a: DistributedArray, b: DistributedArray, k_a: int, k_b: int) -> None:
-    """Along the axis that is summed over, both are cut at the same places."""
-    cuts_a = {_whole(chunk.index[k_a]) for chunk in a._chunks()}
-    cuts_b = {_whole(chunk.index[k_b]) for chunk in b._chunks()}
-    for one in cuts_a:
-        for other in cuts_b:
-            if one != other and max(one[0], other[0]) < min(one[1], other[1]):
+def _check_blocks(a: DistributedArray, b: DistributedArray, k_a: int, k_b: int, batch: tuple) -> None:
+    """Along the axis that is summed over, what belongs to the same leading indices is cut at the same places."""
+    for left in a._chunks():
+        lead_a, one = _operands(left, k_a, batch)
+        for right in b._chunks():
+            lead_b, other = _operands(right, k_b, batch)
+            overlap = max(one[0], other[0]) < min(one[1], other[1])
+            if one != other and overlap and _index_intersection(lead_a, lead_b, batch) is not None:
                 raise RuntimeError(f"Inconsistent index mapping: the blocks {one} and {other} overlap but differ")
 
 
@@ -94,8 +95,8 @@ def matmul(a: DistributedArray, b: DistributedArray, out: Any = None, **kwargs: 
     if a.shape[k_a] != b.shape[k_b]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
     a, b = a._to_replica(), b._to_replica()
-    _check_blocks(a, b, k_a, k_b)
     batch = np.broadcast_shapes(a.shape[: max(0, a.ndim - 2)], b.shape[: max(0, b.ndim - 2)])
+    _check_blocks(a, b, k_a, k_b, batch)
     made: dict[int, list[_Chunk]] = {}
     done: list[tuple] = []
     for device in sorted(set(a.devices) & set(b.devices)):
