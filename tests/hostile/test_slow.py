@@ -1,0 +1,88 @@
+"""Peers that are slow on purpose: they are closed in time, and a control client gets a right answer meanwhile."""
+
+import contextlib
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server("cpu:1", "patient") as running:
+        yield running
+
+
+@pytest.fixture
+def cp(server, monkeypatch):
+    import rgpu
+
+    monkeypatch.setenv("RGPU_LINK", "tcp")
+    rgpu.connect(server.address)
+    yield rgpu
+    rgpu.close()
+
+
+def control(cp):
+    begin = time.monotonic()
+    a = cp.arange(1000)
+    np.testing.assert_array_equal((a + a).get(), 2 * np.arange(1000))
+    return time.monotonic() - begin
+
+
+def endpoints(cp):
+    """Where the daemon and the worker of the control client listen."""
+    from rgpu.client import pool
+
+    device = pool.get().device(0)
+    cp.ones(1).get()
+    uri = device.stream.connection.link.uri
+    assert uri.startswith("tcp://")
+    host, _, port = uri.removeprefix("tcp://").rpartition(":")
+    return {"daemon": (device.daemon.address.host, device.daemon.address.port), "worker": (host, int(port))}
+
+
+def closed(sock):
+    """Whether the other end has closed the connection."""
+    try:
+        return sock.recv(4096) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+#: (who listens, what a stranger says); on open servers libzmq waits for ever for one that begins as ZMTP 1.0 did
+BEGINNINGS = [
+    *[("daemon", said) for said in (b"", b"\xff\x00\x00")],
+    *[("worker", said) for said in (b"", b"r", b"rgpu1", b"\xff\x00\x00")],
+]
+
+
+@pytest.mark.parametrize(("whom", "said"), BEGINNINGS)
+def test_a_handshake_that_never_ends_is_closed(cp, whom, said):
+    """T24"""
+    control(cp)
+    with contextlib.closing(socket.create_connection(endpoints(cp)[whom], 5)) as stranger:
+        begin = time.monotonic()
+        stranger.sendall(said)
+        stranger.setblocking(False)
+        wait_until(lambda: closed(stranger), timeout=8)
+        assert time.monotonic() - begin < 6
+        control(cp)
+
+
+def test_many_half_open_connections(cp):
+    """T21: strangers who say nothing keep nobody out."""
+    usual = min(control(cp) for _ in range(5))
+    with contextlib.ExitStack() as stack:
+        for place in endpoints(cp).values():
+            for _ in range(50):
+                stack.enter_context(contextlib.closing(socket.create_connection(place, 5)))
+        worst = max(control(cp) for _ in range(10))
+    assert worst < usual + 2
+    control(cp)
