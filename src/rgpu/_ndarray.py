@@ -345,6 +345,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         shadow = self._meta.shadow if dtype is None else self._meta.shadow.view(np.dtype(dtype))
         return views.make(self, *layouts.view_of_shadow(shadow), type)  # type: ignore[misc]
 
+    @quick()
     def copy(self, order: str = "C") -> Any:
         order = creation.checked_order(order, "K")
         if self._stream is not pool.current_stream():
@@ -356,6 +357,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             )
         return views.copy(self, order, cls=ndarray)
 
+    @quick(anywhere=True)
     def astype(
         self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True
     ) -> Any:
@@ -378,13 +380,14 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             )
         ):
             return self
-        if meta.dtype.kind == "c" and dtype.kind not in "bc":
+        loses = meta.dtype.kind == "c" and dtype.kind not in "bc"
+        if loses:
             warnings.warn(
                 "Casting complex values to real discards the imaginary part",
                 np.exceptions.ComplexWarning,
                 stacklevel=2,
             )
-        return views.copy(self, order, dtype, ndarray)
+        return views.copy(self, order, dtype, ndarray, noted=not loses)
 
     def fill(self, value: Any) -> None:
         value = creation.cupy_like(value)

@@ -17,9 +17,12 @@ from rgpu.client.quick import note
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.functions import dispatch
-from rgpu.wire import ops
+from rgpu.wire import ops, values
+from rgpu.wire.functions import BY_NAME
 
-_T_VIEW = ops.View.tag
+_T_VIEW, _T_CALL = ops.View.tag, ops.Call.tag
+_COPY = BY_NAME["ndarray.copy"].id
+_ONE_STEP = 16 << 20  # bytes of a copy that one command makes; whether a device holds a larger one is asked first
 _EXACT = frozenset((int, str, type(None)))
 _INT = frozenset((int,))
 _KEPT = 10_000
@@ -190,9 +193,19 @@ def _no_copy_strides(old: tuple, strides: tuple, new: tuple, itemsize: int) -> t
     return tuple(result)
 
 
-def copy(array: Remote, order: str = "C", dtype: Any = None, cls: Any = None) -> Any:
-    """A new array with the content, in order 'C', 'F', 'A' or 'K', cast to ``dtype`` if given."""
+def copy(array: Remote, order: str = "C", dtype: Any = None, cls: Any = None, noted: bool = True) -> Any:
+    """A new array with the content, in order 'C', 'F', 'A' or 'K', cast to ``dtype`` if given. ``noted``: the
+    signature decides all that happens."""
     meta = layouts.ordered(array._meta, order, None if dtype is None else np.dtype(dtype))
+    stream = array._stream
+    if meta.c and meta.nbytes <= min(_ONE_STEP, stream.device.memory_total):
+        handle = next_handle()
+        arguments = [[values.HANDLE, array._handle], [values.DTYPE, meta.wire]]
+        command = (_T_CALL, _COPY, [handle], arguments, {})
+        stream.submit_predicted(command, (handle,), (meta,))
+        if noted:
+            note(stream, command, handle)
+        return dispatch.new(meta, stream, handle, cls or type(array))
     result = empty(meta, array._stream, cls or type(array))
     dispatch.run_internal("ndarray.astype", result, array)
     return result

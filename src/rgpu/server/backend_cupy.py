@@ -250,6 +250,13 @@ def _astype(target: Any, source: Any) -> None:
     cupy.copyto(target, source, casting="unsafe")
 
 
+@override("ndarray.copy")
+def _copy(source: Any, dtype: np.dtype) -> Any:
+    if source.dtype.kind == "c" and dtype.kind not in "cb":
+        source = source.real
+    return source.astype(dtype, order="C")
+
+
 @override("ndarray.byteswap")
 def _byteswap(array: Any) -> None:
     array.byteswap(inplace=True)

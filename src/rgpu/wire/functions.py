@@ -62,7 +62,7 @@ _TABLE = {
     # What the client's classes need besides CuPy's functions (DESIGN 4: declared, never a getattr).
     "internal": """
         zeros ones full ndarray.fill
-        ndarray.getitem ndarray.setitem ndarray.astype ndarray.byteswap
+        ndarray.getitem ndarray.setitem ndarray.astype ndarray.copy ndarray.byteswap
         ufunc.call ufunc.reduce ufunc.accumulate ufunc.reduceat ufunc.outer ufunc.at
         device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
         graph.begin graph.join graph.end graph.cancel graph.launch graph.upload graph.dot

@@ -79,6 +79,11 @@ def _astype(target: np.ndarray, source: np.ndarray) -> None:
     target[...] = source.astype(target.dtype) if source.dtype.kind == "c" and target.dtype.kind != "c" else source
 
 
+@override("ndarray.copy")
+def _copy(source: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return source.astype(dtype, order="C")
+
+
 @override("ndarray.byteswap")
 def _byteswap(array: np.ndarray) -> None:
     array.byteswap(inplace=True)
