@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import meta as layouts
+from rgpu.client.quick import note, quick
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch, recording, views
-from rgpu.wire import limits
+from rgpu.wire import limits, ops, values
 from rgpu.wire.functions import BY_NAME
 
 _GETITEM = BY_NAME["ndarray.getitem"]
+_SETITEM, _FILL = BY_NAME["ndarray.setitem"].id, BY_NAME["ndarray.fill"].id
 _BASIC = (int, slice, type(Ellipsis), type(None), str)
 
 
@@ -114,6 +116,8 @@ def _check_fields(meta: Any, names: list) -> None:
 
 def setitem(array: Remote, index: Any, value: Any) -> None:
     """``array[index] = value``: through a view for basic indices, scattered otherwise."""
+    if type(index) in _BASIC or (type(index) is tuple and all(type(i) in _BASIC for i in index)):
+        return assign(_place(array, index), creation.cupy_like(value))
     fields = _names_fields(array, index)
     parts, basic = ([index], True) if fields else _parse(array, index)
     value = creation.cupy_like(value)
@@ -129,15 +133,51 @@ def setitem(array: Remote, index: Any, value: Any) -> None:
     return None
 
 
+@quick(anywhere=True)
+def _place(array: Remote, index: Any) -> Any:
+    return getitem(array, index)
+
+
 def assign(target: Any, value: Any) -> None:
     """Fill a view with an array or a scalar. NumPy arrays are refused, as CuPy refuses them."""
+    kind = type(value)
+    if kind is float or kind is int:
+        return _fill(target, value)
     if isinstance(value, Remote):
         if value._handle == target._handle:
-            return
+            return None
+        if value._stream is target._stream:
+            return _assign(target, value)
         _fits(value._meta.shape, target._meta.shape)
         dispatch.run_internal("ndarray.setitem", target, Ellipsis, value)
     else:
         dispatch.run_internal("ndarray.fill", target, scalar(value, target._meta.dtype))
+    return None
+
+
+@quick(anywhere=True)
+def _assign(target: Remote, value: Remote) -> None:
+    """From an array of the same device."""
+    _fits(value._meta.shape, target._meta.shape)
+    _send(target, _SETITEM, [values.ELLIPSIS], [values.HANDLE, value._handle])
+
+
+@quick(anywhere=True, numbers=True)
+def _fill(target: Remote, value: float) -> None:
+    """With a number: as it is where every dtype of its kind takes it so, else cast here, where it may be refused."""
+    kind = target._meta.dtype.kind
+    if type(value) is float and kind in "biufc":
+        _send(target, _FILL, value)
+    elif type(value) is int and (0 <= value <= 127 if kind in "biu" else kind in "fc" and -(2**31) <= value < 2**31):
+        _send(target, _FILL, [values.INT, value])
+    else:
+        dispatch.run_internal("ndarray.fill", target, scalar(value, target._meta.dtype))
+
+
+def _send(target: Remote, function: int, *arguments: Any) -> None:
+    command = (ops.Call.tag, function, [], [[values.HANDLE, target._handle], *arguments], {})
+    target._stream.submit(command)
+    note(target._stream, command)
 
 
 def scalar(value: Any, dtype: np.dtype) -> Any:
