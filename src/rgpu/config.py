@@ -452,6 +452,7 @@ class ClientConfig:
     redundancy: int = _setting(1, parse_redundancy, "RGPU_REDUNDANCY")  # workers of a device, on as many servers
     launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
     check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
+    fuse_after: int = _setting(2, parse_count, "RGPU_FUSE_AFTER")  # calls of a fused function before it is compiled
     replay: bool = _setting(True, parse_flag, "RGPU_REPLAY")  # what repeats is sent once, then what differs
     profile: str = _setting("", parse_profile, "RGPU_PROFILE")  # 1: report at the end; a path: JSON there
 

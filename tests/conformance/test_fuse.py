@@ -1,7 +1,22 @@
 """``cupy.fuse`` and ``cupy.vectorize``: one kernel where there can be one, the results of the function as written."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+
+from rgpu.client import pool
+
+
+def patience(monkeypatch, calls):
+    """Kernels are made after so many calls."""
+    device = pool.current_stream().device
+    monkeypatch.setattr(device, "settings", replace(device.settings, fuse_after=calls))
+
+
+@pytest.fixture(autouse=True)
+def at_once(cp, monkeypatch):
+    patience(monkeypatch, 0)
 
 
 def launches(fused):
@@ -106,6 +121,17 @@ def test_the_function_runs_once_for_shapes_alike(cp):
     assert len(calls) == 2
     with pytest.raises(ValueError, match="broadcast"):
         fused(cp.ones((3, 2)), cp.ones((3, 4)))
+
+
+def test_a_kernel_is_made_when_it_pays(cp, monkeypatch):
+    patience(monkeypatch, 2)
+    calls = []
+    fused = cp.fuse(lambda x: calls.append(type(x).__name__) or x * 2)
+    for _ in range(4):
+        assert fused(cp.ones(3)).tolist() == [2] * 3
+    assert calls == ["Traced", "ndarray", "ndarray"]
+    assert int(fused(cp.ones(100_000)).sum()) == 200_000
+    assert len(calls) == 3
 
 
 def test_nobody_waits(cp):

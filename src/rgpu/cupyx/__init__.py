@@ -9,11 +9,12 @@ from rgpu.cupyx._config import DeviceSynchronized, allow_synchronize, errstate, 
 from rgpu.cupyx._pinned import empty_like_pinned, empty_pinned, zeros_like_pinned, zeros_pinned
 from rgpu.cupyx._runtime import get_runtime_info
 from rgpu.cupyx._scatter import rsqrt, scatter_add, scatter_max, scatter_min
+from rgpu.functions.gufunc import GeneralizedUFunc
 
 __getattr__, __dir__ = surface.face(__name__)
 
 __all__ = [
-    "DeviceSynchronized", "allow_synchronize", "empty_like_pinned", "empty_pinned", "errstate",
+    "DeviceSynchronized", "GeneralizedUFunc", "allow_synchronize", "empty_like_pinned", "empty_pinned", "errstate",
     "get_runtime_info", "geterr", "rsqrt", "scatter_add", "scatter_max", "scatter_min", "seterr",
     "zeros_like_pinned", "zeros_pinned",
 ]  # fmt: skip

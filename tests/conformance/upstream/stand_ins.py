@@ -104,6 +104,8 @@ OURS = {
     "cupy._core.array": "rgpu.functions.creation.array",
     "cupy._core.flags.Flags": "rgpu.functions.flags.Flags",
     "cupy._core.fusion.Fusion": "rgpu.functions.kernels.fuse.Fusion",
+    "cupy._core._gufuncs._GUFunc": "rgpu.functions.gufunc.GeneralizedUFunc",
+    "cupy._core._gufuncs._parse_gufunc_signature": "rgpu.functions.gufunc.parse",
     "cupy._core.ReductionKernel": "rgpu.ReductionKernel",
     "cupy._core.ElementwiseKernel": "rgpu.ElementwiseKernel",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",

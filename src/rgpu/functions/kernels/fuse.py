@@ -1,5 +1,6 @@
 """``cupy.fuse``: the decorator. A function is looked at once for each kind of its arguments and runs as kernels.
 
+A kernel costs its compilation, so that the first calls with few elements run as they are written (RGPU_FUSE_AFTER).
 What cannot be a kernel (a function without a formula, arrays that overlap and change, no element at all, a server
 that runs no client code) runs as it is written, with the same results.
 """
@@ -21,13 +22,19 @@ from rgpu.functions.kernels.trace import Node, Recorder, Refused, Traced, Unfusa
 
 _ARGUMENTS = (Remote, np.ndarray, np.generic, int, float, complex, bool, type(None))
 _KEPT = 1024  # layouts of arguments of one function
+_LARGE = 1 << 16  # elements for which a kernel is made at once
 
 
 class _Ready:
     """A plan, and how its values are returned: ``size`` None is one array, -1 nothing."""
 
     def __init__(self, plan: Plan, size: int | None) -> None:
-        self.plan, self.size = plan, size
+        self.plan, self.size, self.calls = plan, size, 0
+
+    def due(self, args: tuple, after: int) -> bool:
+        """Whether the compiler's half second pays: many elements, or more than ``after`` calls."""
+        self.calls += 1
+        return self.calls > after or any(x._meta.size >= _LARGE for x in args if isinstance(x, Remote))
 
     def __call__(self, args: tuple) -> Any:
         found = self.plan.run(args)
@@ -69,7 +76,8 @@ class Fusion:
             ready = self._known[key] = self._look(key, args)
         if ready is None or not launch.allowed() or ready.plan.stored and _overlap(args):
             return self.func(*args)
-        return ready(args)
+        settings = launch.pool.current_stream().device.settings
+        return ready(args) if ready.due(args, settings.fuse_after) else self.func(*args)
 
     def clear_cache(self) -> None:
         self._known.clear()
