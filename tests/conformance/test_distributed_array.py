@@ -144,6 +144,10 @@ def test_what_is_refused(cp):
         darray.distributed_array(data(), {0: [slice(None, None, -1)]})
 
 
+def test_a_mode_is_one_thing_to_numpy():
+    assert np.random.default_rng(1).choice([SUM, REPLICA]) in (SUM, REPLICA) and repr(SUM) == "'sum'"
+
+
 def test_slices_in_common():
     length = 40
     parts = [slice(a, b, s) for a in (0, 3, 7) for b in (9, 22, 40) for s in (1, 2, 3, 5, 6)]

@@ -6,13 +6,16 @@ In REPLICA they are equal; in the others the element is the sum (maximum, ...) o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 
-class Mode(NamedTuple):
-    """``ufunc`` None: replicas. ``idempotent``: an element may be held twice without harm."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Mode:
+    """``ufunc`` None: replicas. ``idempotent``: an element may be held twice without harm. No sequence: NumPy would
+    make an array of a list of modes."""
 
     name: str
     ufunc: Any
