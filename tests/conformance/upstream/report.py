@@ -29,6 +29,7 @@ class Results:
         self.stood_in: set[str] = set()
         self.runs: list[dict] = []
         self.incomplete = False
+        self.counted = True  # every run has said at its end what it sent
 
     def read(self, path: Path) -> Results:
         """Add what the pytest plugin wrote while it ran."""
@@ -47,6 +48,7 @@ class Results:
         self.lines.update({node: {"node": node, "outcome": o, "message": ""} for node, o in saved["results"].items()})
         self.lines.update({line["node"]: line for line in saved["failing"]})
         self.count(saved["stats"])
+        self.counted &= bool(saved["stats"])
         self.stood_in.update(saved["stood_in"])
         self.runs += saved["runs"]
         return self
@@ -138,7 +140,7 @@ def write_docs(path: Path, table: str, results: Results, judged: Judged) -> None
         lines.append(f"| {name} | " + " | ".join(f"{n}" for n in _figures(count)) + f" | {_rate(count)} |")
     lines += ["", "| | tests | reason |", "|---|---|---|"]
     lines += [f"| {kind} | {number} | {reason} |" for (kind, reason), number in sorted(judged.by_reason.items())]
-    if "commands" in results.stats:
+    if "commands" in results.stats and results.counted:
         lines += ["", f"The clients of these runs sent {results.stats['commands']:,} commands."]
     text = path.read_text()
     begin, end = (mark.format(table, table) for mark in (_BEGIN, _END))
