@@ -32,8 +32,13 @@ def cp(server):
 
 
 def session(daemon, index):
-    (found,) = daemon.snapshot()["devices"][index]["sessions"]
-    return found
+    """The only one: another test's may still be inside its last command."""
+
+    def alone():
+        found = daemon.snapshot()["devices"][index]["sessions"]
+        return found if len(found) == 1 else None
+
+    return wait_until(alone)[0]
 
 
 def test_one_long_command_hurts_nobody(cp, server):

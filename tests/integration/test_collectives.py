@@ -223,6 +223,7 @@ def test_what_is_refused(cp, comms):
 
 class _Device:
     kind = "cpu"
+    allowance = None
 
 
 @pytest.fixture

@@ -342,6 +342,7 @@ class _Card:
     """A device whose memory its neighbours can read, as far as this test lets them."""
 
     kind = "card"
+    allowance = None
 
     def __init__(self, memory):
         self.memory = memory
