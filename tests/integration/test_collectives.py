@@ -441,8 +441,8 @@ def test_an_error_before_is_an_error_for_all(cp):
         arrays[1] = cp.linalg.tensorinv(cp.zeros((4, 2, 2)), ind=1).reshape(-1)[:4].copy()
     for comm, array in zip(comms, arrays):
         comm.allReduce(array.data.ptr, array.data.ptr, 4, nccl.NCCL_FLOAT64, 0, 0)
-    for rank in (0, 2, 3):
-        with pytest.raises(nccl.NcclError, match="rank 1"):
+    for rank in (0, 2, 3):  # who met another that had given up already names that one
+        with pytest.raises(nccl.NcclError, match="rank 1|rank [023] cannot be reached"):
             arrays[rank].get()
     with pytest.raises(Exception, match="ingular"):
         arrays[1].get()
