@@ -143,7 +143,7 @@ static PyObject *do_compare(PyObject *a, PyObject *b, int how)
 static PyMemberDef remote_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Remote, weaks), READONLY, NULL},
     {"_handle", T_ULONGLONG, offsetof(Remote, handle), 0, NULL},
-    {"_meta", T_OBJECT_EX, offsetof(Remote, meta), 0, NULL},
+    {"_metadata", T_OBJECT_EX, offsetof(Remote, meta), 0, NULL},
     {"_stream", T_OBJECT_EX, offsetof(Remote, stream), 0, NULL},
     {"_root", T_OBJECT, offsetof(Remote, root), 0, NULL},
     {"_offset", T_LONGLONG, offsetof(Remote, offset), 0, NULL},

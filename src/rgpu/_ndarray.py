@@ -64,12 +64,12 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._meta.shape
+        return self._metadata.shape
 
     @shape.setter
     def shape(self, shape: Any) -> None:
-        shape = views._complete(shape, self._meta.size)
-        result = views._reshaped(self._meta.shadow, shape, "C")
+        shape = views._complete(shape, self._metadata.size)
+        result = views._reshaped(self._metadata.shadow, shape, "C")
         if result is None:
             raise AttributeError("incompatible shape")
         self._become(views.make(self, *layouts.view_of_shadow(result)))  # type: ignore[misc]
@@ -87,17 +87,17 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         if keep._root is not None:
             self._root = keep._root
 
-    dtype = property(lambda self: self._meta.dtype)
-    strides = property(lambda self: self._meta.strides)
-    ndim = property(lambda self: self._meta.ndim)
-    size = property(lambda self: self._meta.size)
-    itemsize = property(lambda self: self._meta.itemsize)
-    nbytes = property(lambda self: self._meta.nbytes)
+    dtype = property(lambda self: self._metadata.dtype)
+    strides = property(lambda self: self._metadata.strides)
+    ndim = property(lambda self: self._metadata.ndim)
+    size = property(lambda self: self._metadata.size)
+    itemsize = property(lambda self: self._metadata.itemsize)
+    nbytes = property(lambda self: self._metadata.nbytes)
     base = property(lambda self: self._root)
 
     @property
     def flags(self) -> Flags:
-        return Flags(self._meta.c, self._meta.f, self._root is None)
+        return Flags(self._metadata.c, self._metadata.f, self._root is None)
 
     @property
     def device(self) -> Any:
@@ -114,17 +114,17 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     @property
     @quick(anywhere=True)
     def T(self) -> Any:  # noqa: N802
-        return views.apply(np.ndarray.transpose, self) if self._meta.ndim > 1 else self
+        return views.apply(np.ndarray.transpose, self) if self._metadata.ndim > 1 else self
 
     @property
     def mT(self) -> Any:  # noqa: N802
-        if self._meta.ndim < 2:
+        if self._metadata.ndim < 2:
             raise ValueError("matrix transpose with ndim < 2 is undefined")
         return self.swapaxes(-1, -2)
 
     @property
     def real(self) -> Any:
-        return views.apply(lambda x: x.real, self) if self._meta.dtype.kind == "c" else self
+        return views.apply(lambda x: x.real, self) if self._metadata.dtype.kind == "c" else self
 
     @real.setter
     def real(self, value: Any) -> None:
@@ -132,13 +132,13 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
     @property
     def imag(self) -> Any:
-        if self._meta.dtype.kind == "c":
+        if self._metadata.dtype.kind == "c":
             return views.apply(lambda x: x.imag, self)
-        return creation.zeros(self._meta.shape, self._meta.dtype)
+        return creation.zeros(self._metadata.shape, self._metadata.dtype)
 
     @imag.setter
     def imag(self, value: Any) -> None:
-        if self._meta.dtype.kind != "c":
+        if self._metadata.dtype.kind != "c":
             raise TypeError("cannot set imag of a real array")
         self.imag[...] = value
 
@@ -153,20 +153,20 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         self.flat[:] = value
 
     def __len__(self) -> int:
-        if not self._meta.ndim:
+        if not self._metadata.ndim:
             raise TypeError("len() of unsized object")
-        return self._meta.shape[0]
+        return self._metadata.shape[0]
 
     def __iter__(self) -> Any:
-        if not self._meta.ndim:
+        if not self._metadata.ndim:
             raise TypeError("iteration over a 0-d array")
-        return (self[i] for i in range(self._meta.shape[0]))
+        return (self[i] for i in range(self._metadata.shape[0]))
 
     # ---- to the host (these wait) ---------------------------------------------------------------
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray:
         """The content as a NumPy array, in order 'C', 'F' or 'A'; ``out`` must fit exactly."""
-        meta = self._meta
+        meta = self._metadata
         if out is not None:
             if not isinstance(out, np.ndarray):
                 raise TypeError(f"Only numpy.ndarray can be obtained from cupy.ndarray (actual: {type(out)})")
@@ -189,7 +189,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
 
     def set(self, arr: Any, stream: Any = None) -> None:
         """Overwrite the content with a NumPy array of the same shape and dtype."""
-        meta = self._meta
+        meta = self._metadata
         if not isinstance(arr, np.ndarray):
             raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
         if meta.dtype != arr.dtype:
@@ -205,7 +205,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def item(self, *args: Any) -> Any:
         if args:
             return self.get().item(*args)
-        if self._meta.size != 1:
+        if self._metadata.size != 1:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
         return self.get().item()
 
@@ -225,9 +225,9 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         return self.get().dumps()
 
     def __bool__(self) -> bool:
-        if self._meta.size == 1:
+        if self._metadata.size == 1:
             return bool(self.get())
-        if self._meta.size == 0:
+        if self._metadata.size == 0:
             warnings.warn(
                 "The truth value of an empty array is ambiguous. Returning False, but in future this will result in "
                 "an error. Use `array.size > 0` to check that an array is not empty.",
@@ -342,7 +342,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             raise (ValueError if isinstance(type, _TYPE) else TypeError)(
                 "Type must be a sub-type of ndarray type"
             )
-        shadow = self._meta.shadow if dtype is None else self._meta.shadow.view(np.dtype(dtype))
+        shadow = self._metadata.shadow if dtype is None else self._metadata.shadow.view(np.dtype(dtype))
         return views.make(self, *layouts.view_of_shadow(shadow), type)  # type: ignore[misc]
 
     @quick()
@@ -352,7 +352,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             moved = dispatch.to_device(self)
             return (
                 moved
-                if order in "AK" or (moved._meta.c if order == "C" else moved._meta.f)
+                if order in "AK" or (moved._metadata.c if order == "C" else moved._metadata.f)
                 else moved.copy(order)
             )
         return views.copy(self, order, cls=ndarray)
@@ -364,7 +364,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         """The content as another dtype; with ``copy=False`` the array itself where nothing changes."""
         if casting is not None or subok is not None:
             raise TypeError(f"{'casting' if casting is not None else 'subok'} is not supported yet")
-        order, meta = creation.checked_order(order, "K"), self._meta
+        order, meta = creation.checked_order(order, "K"), self._metadata
         dtype = dtype if dtype is meta.dtype else creation.checked_dtype(dtype)
         if (
             not copy
@@ -392,9 +392,9 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
     def fill(self, value: Any) -> None:
         value = creation.cupy_like(value)
         if isinstance(value, Remote):
-            if value._meta.ndim:
+            if value._metadata.ndim:
                 raise ValueError("fill() with an array that is not 0-dimensional")
-            self[...] = value.astype(self._meta.dtype, copy=False)
+            self[...] = value.astype(self._metadata.dtype, copy=False)
         else:
             indexing.assign(self, value)
 
@@ -414,24 +414,24 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         return self.conjugate()
 
     def conjugate(self) -> Any:
-        return UFUNCS["conjugate"](self) if self._meta.dtype.kind == "c" else self
+        return UFUNCS["conjugate"](self) if self._metadata.dtype.kind == "c" else self
 
     def sort(self, axis: int = -1) -> None:
-        if not self._meta.ndim:
+        if not self._metadata.ndim:
             raise np.exceptions.AxisError("Sorting arrays with the rank of zero is not supported")
         self._sortable(axis)
         dispatch.run_internal("ndarray.sort", self, axis)
 
     def _sortable(self, axis: Any) -> int:
         """The axis of a sort in place, checked now: nobody waits for the worker's objection."""
-        if not self._meta.c:
+        if not self._metadata.c:
             raise NotImplementedError("Sorting non-contiguous array is not supported.")
-        return predict.axis(axis, self._meta.ndim)
+        return predict.axis(axis, self._metadata.ndim)
 
     def partition(self, kth: Any, axis: int = -1) -> None:
-        if not self._meta.ndim:
+        if not self._metadata.ndim:
             raise np.exceptions.AxisError("Sorting arrays with the rank of zero is not supported")
-        extent = self._meta.shape[self._sortable(axis)]
+        extent = self._metadata.shape[self._sortable(axis)]
         for k in kth if isinstance(kth, tuple | list) else (kth,):
             if not -extent <= k < extent:
                 raise ValueError(f"kth(={k}) out of bounds {extent}")
@@ -441,7 +441,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         mutate.put(self, indices, values, mode)
 
     def byteswap(self, inplace: bool = False) -> Any:
-        if self._meta.dtype.names is not None:
+        if self._metadata.dtype.names is not None:
             raise TypeError("byteswap is not supported for structured dtypes")
         target = self if inplace else self.copy()
         dispatch.run_internal("ndarray.byteswap", target)
@@ -459,7 +459,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         from rgpu import cuda
         from rgpu.cuda import addresses
 
-        meta, version = self._meta, addresses.interface_version
+        meta, version = self._metadata, addresses.interface_version
         described = {
             "shape": meta.shape,
             "typestr": meta.dtype.str,
@@ -527,11 +527,11 @@ def _strided(meta: Any, strides: Any) -> Any:
 
 def to_device(array: Any) -> Any:
     """A copy on the current device, in the source's memory order."""
-    if not (array._meta.c or array._meta.f):
+    if not (array._metadata.c or array._metadata.f):
         array = views.copy(array, "K")  # dense: what travels is bytes
-        if not (array._meta.c or array._meta.f):
+        if not (array._metadata.c or array._metadata.f):
             array = views.copy(array, "C")
-    result = views.empty(array._meta, pool.current_stream(), type(array))
+    result = views.empty(array._metadata, pool.current_stream(), type(array))
     peer.copy(result, array)
     return result
 

@@ -13,7 +13,7 @@ class Root:
     """What the address space sees of an array."""
 
     def __init__(self, handle, nbytes, device=0):
-        self._handle, self._meta = handle, SimpleNamespace(nbytes=nbytes)
+        self._handle, self._metadata = handle, SimpleNamespace(nbytes=nbytes)
         self._stream = SimpleNamespace(device=SimpleNamespace(ordinal=device))
         self._root, self._offset = None, 0
 
@@ -29,7 +29,7 @@ def test_an_address_leads_back(monkeypatch):
     assert starts == [addresses.of(root) for root in roots] == sorted(starts)
     for root, start in zip(roots, starts):
         assert start % addresses.UNIT == 0
-        for offset in (0, 1, root._meta.nbytes - 1, root._meta.nbytes):
+        for offset in (0, 1, root._metadata.nbytes - 1, root._metadata.nbytes):
             assert addresses.find(start + offset) == (root, offset)
 
 

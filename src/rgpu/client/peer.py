@@ -136,7 +136,7 @@ def measure(a: CommandStream, b: CommandStream) -> dict[str, Any]:
 
 def copy(target: Remote, source: Remote) -> None:
     """Bytes of ``source`` become those of ``target``; both contiguous, equally laid out, on two devices."""
-    sender, receiver, nbytes = source._stream, target._stream, source._meta.nbytes
+    sender, receiver, nbytes = source._stream, target._stream, source._metadata.nbytes
     if not nbytes:
         return
     while True:
@@ -165,10 +165,10 @@ def _both(a: CommandStream, b: CommandStream) -> Iterator[None]:
 
 def _relay(target: Remote, source: Remote) -> None:
     """Through the client; the reading waits."""
-    nbytes = source._meta.nbytes
+    nbytes = source._metadata.nbytes
     source._stream.counters.relayed_bytes += nbytes
-    host = np.empty(source._meta.shape, source._meta.dtype, "C" if source._meta.c else "F")
-    source._stream.read(source._handle, host, "C" if source._meta.c else "F")
+    host = np.empty(source._metadata.shape, source._metadata.dtype, "C" if source._metadata.c else "F")
+    source._stream.read(source._handle, host, "C" if source._metadata.c else "F")
     flat = memoryview(host.reshape(-1, order="A").view(np.uint8))
     target._stream.write(target._handle, flat)
 

@@ -123,7 +123,7 @@ def learn(arrays: list, numbers: list, result: Any) -> tuple | None:
     elif type(result) is not type(arrays[0]) or result._handle != handle:
         return None
     else:
-        returns, meta, offset = _FRESH, result._meta, 0
+        returns, meta, offset = _FRESH, result._metadata, 0
         if result._root is None and meta.nbytes > _LARGE:
             return None  # whether the device holds it is asked each time
     if command[0] == ops.View.tag:
@@ -131,7 +131,7 @@ def learn(arrays: list, numbers: list, result: Any) -> tuple | None:
         if result._root is not (source if source._root is None else source._root) or numbers:
             return None
         _, _, _, *layout, _ = command
-        inside = result._meta.size > 0
+        inside = result._metadata.size > 0
         returns, offset = _VIEW, result._offset - source._offset if inside else 0
         marked = [ops.View.tag, template.hole(_OUT), template.hole(_ROOT), *layout]
         marked.append(template.hole(_OFFSET) if inside else 0)

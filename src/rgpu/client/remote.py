@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rgpu import _core
 from rgpu.client.meta import Meta
 
-FIELDS = ("_handle", "_meta", "_stream", "_root", "_offset")
+FIELDS = ("_handle", "_metadata", "_stream", "_root", "_offset")
 SMALL = 4096  # bytes: arrays that may live a little longer, to be freed many in one command
 
 
@@ -22,7 +22,7 @@ class PureRemote:
     __slots__ = (*FIELDS, "__weakref__")
 
     _handle: int
-    _meta: Meta
+    _metadata: Meta
     _stream: Any
     _root: PureRemote | None
     _offset: int
@@ -30,7 +30,7 @@ class PureRemote:
     def __del__(self) -> None:
         try:
             handle = self._handle
-            if self._meta.nbytes > SMALL:
+            if self._metadata.nbytes > SMALL:
                 self._stream.free(handle)
             elif handle:
                 self._stream.freed.append(handle)
@@ -47,6 +47,6 @@ else:
 def name(cls: type, handle: int, meta: Meta, stream: Any) -> Any:
     """A new array object for a handle that owns its memory."""
     array = cls.__new__(cls) if cls.__new__ is object.__new__ else object.__new__(cls)
-    array._handle, array._meta, array._stream = handle, meta, stream
+    array._handle, array._metadata, array._stream = handle, meta, stream
     array._root, array._offset = None, 0
     return array

@@ -114,7 +114,7 @@ class CommandStream(Queue):
 
     def expect(self, array: Any) -> None:
         """RGPU_CHECK_PREDICTION, for commands that operators enter themselves."""
-        meta = array._meta
+        meta = array._metadata
         self.submit((_T_EXPECT, array._handle, meta.wire, meta.shape, meta.strides))
 
     def put(self, handle: int, dtype: Any, shape: tuple, data: bytes) -> None:

@@ -50,7 +50,7 @@ def is_device(address: int) -> bool:
 
 def of(root: Remote) -> int:
     """The address of a root allocation (0 for an empty one)."""
-    if not root._meta.nbytes:
+    if not root._metadata.nbytes:
         return 0
     number, handle = issue.ordinal(root._stream), root._handle
     with _lock:
@@ -60,7 +60,7 @@ def of(root: Remote) -> int:
         address = found.by_handle.get(handle)
         if address is None:
             address = found.next
-            found.next += round_up(root._meta.nbytes)
+            found.next += round_up(root._metadata.nbytes)
             found.starts.append(address)
             found.by_handle[handle] = address
             _enter(found, address, root)
@@ -79,7 +79,7 @@ def _enter(found: _Range, address: int, root: Remote) -> None:
                 del found.roots[address], found.by_handle[handle]
                 del found.starts[bisect.bisect_left(found.starts, address)]
 
-    found.roots[address] = (weakref.ref(root, gone), root._meta.nbytes)
+    found.roots[address] = (weakref.ref(root, gone), root._metadata.nbytes)
 
 
 def find(address: int) -> tuple[Remote, int]:

@@ -64,10 +64,10 @@ def _host(address: int, shape: Rectangle) -> np.ndarray:
 
 def device_bytes(root: Remote, offset: int, shape: Rectangle) -> Any:
     """The bytes of a root allocation as an array of uint8."""
-    if offset < 0 or offset + shape.extent > root._meta.nbytes:
+    if offset < 0 or offset + shape.extent > root._metadata.nbytes:
         raise invalid(
             INVALID_VALUE,
-            f"{shape.extent} bytes from offset {offset} do not fit the {root._meta.nbytes} allocated ones",
+            f"{shape.extent} bytes from offset {offset} do not fit the {root._metadata.nbytes} allocated ones",
         )
     return views.make(root, layouts.intern(shape.shape, _U1, shape.strides), offset, dispatch.ndarray)
 
@@ -117,7 +117,7 @@ def copy_rows(
 
 def _upload(target: Any, host: np.ndarray) -> None:
     handles.finish_host_functions(target._stream)
-    if target._meta.c:
+    if target._metadata.c:
         target._stream.write(target._handle, memoryview(np.ascontiguousarray(host).reshape(-1)))
     else:
         between(target, creation.upload(np.ascontiguousarray(host), target._stream))
@@ -135,8 +135,8 @@ def between(target: Any, source: Any) -> None:
     if target._stream is source._stream:
         issue.submit(target._stream, "copyto", target, source)
         return
-    here = source if source._meta.c else views.copy(source, "C")
-    there = target if target._meta.c else views.empty(here._meta, target._stream)
+    here = source if source._metadata.c else views.copy(source, "C")
+    there = target if target._metadata.c else views.empty(here._metadata, target._stream)
     peer.copy(there, here)
     if there is not target:
         issue.submit(target._stream, "copyto", target, there)

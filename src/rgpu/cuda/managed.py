@@ -84,9 +84,9 @@ def reach(array: Remote) -> Remote | None:
     if copy is None and known.read_mostly:
         known.replicate(root, stream)
         copy = known.copy_on(root, stream)
-    if copy is None or not array._meta.size:
+    if copy is None or not array._metadata.size:
         return dispatch.to_device(array)
-    return views.make(copy, array._meta, array._offset, type(array))
+    return views.make(copy, array._metadata, array._offset, type(array))
 
 
 def prefetch(root: Remote, device: int) -> None:

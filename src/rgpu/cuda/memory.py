@@ -68,7 +68,7 @@ class BaseMemory:
 
     def _show(self, root: Remote) -> None:
         self._root = root
-        self.size = addresses.round_up(root._meta.nbytes)
+        self.size = addresses.round_up(root._metadata.nbytes)
         self.device_id = issue.ordinal(root._stream)
 
     @classmethod
@@ -251,10 +251,10 @@ class MemoryPointer:
         else:
             low, high = _reach(meta)
             start = self.mem._start + self._offset
-            if start + low < 0 or start + high > root._meta.nbytes:
+            if start + low < 0 or start + high > root._metadata.nbytes:
                 raise ValueError(
                     f"an array of {high - low} bytes at offset {start + low} "
-                    f"does not fit the {root._meta.nbytes} bytes that were allocated"
+                    f"does not fit the {root._metadata.nbytes} bytes that were allocated"
                 )
             array = views.make(root, meta, start, cls)
         array.__array_finalize__(None)

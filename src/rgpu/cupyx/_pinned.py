@@ -29,7 +29,7 @@ def empty_like_pinned(
     """A host array with the layout of a host or device array."""
     if subok is not None:
         raise TypeError("subok is not supported yet")
-    prototype = a._meta.shadow if isinstance(a, Remote) else np.asarray(a)
+    prototype = a._metadata.shadow if isinstance(a, Remote) else np.asarray(a)
     return _over_pinned(np.empty_like(prototype, dtype=dtype, order=order, subok=False, shape=shape))  # type: ignore[call-overload]
 
 

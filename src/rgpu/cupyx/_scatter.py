@@ -23,11 +23,11 @@ def _index(item: Any) -> Any:
 def _scatter(name: str, array: Any, slices: Any, value: Any) -> None:
     if not isinstance(array, Remote):
         raise TypeError(f"Unsupported type {type(array)}")
-    if array._meta.dtype.kind == "b":
+    if array._metadata.dtype.kind == "b":
         raise TypeError(f"scatter_{name} does not support boolean arrays")
     with array._stream.device:
         value = (
-            creation.array(value, dtype=array._meta.dtype) if isinstance(value, list | np.ndarray) else value
+            creation.array(value, dtype=array._metadata.dtype) if isinstance(value, list | np.ndarray) else value
         )
         dispatch.run_internal(f"cupyx.scatter_{name}", array, _index(slices), value)
 

@@ -19,10 +19,10 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
     """``func1d`` applied to every one-dimensional slice along an axis."""
     if not isinstance(arr, Remote):
         raise TypeError(f"Unsupported type {type(arr)}")
-    ndim = arr._meta.ndim
+    ndim = arr._metadata.ndim
     axis = predict.normalize_axis(int(axis), ndim)[0] if ndim else _no_axis(axis)
     moved = views.apply(np.moveaxis, arr, axis, -1)
-    outer = moved._meta.shape[:-1]
+    outer = moved._metadata.shape[:-1]
     if 0 in outer:
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
     results = []
@@ -31,7 +31,7 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
         if not isinstance(result, Remote):
             result = creation.array(result)
         results.append(result)
-    inner = results[0]._meta.shape
+    inner = results[0]._metadata.shape
     stacked = views.reshape(dispatch.call("stack", results), outer + inner)
     return views.apply(np.moveaxis, stacked, list(range(len(outer), len(outer) + len(inner))),
                        list(range(axis, axis + len(inner)))) if inner else stacked  # fmt: skip
@@ -43,13 +43,13 @@ def _no_axis(axis: int) -> int:
 
 def apply_over_axes(func: Callable[..., Any], a: Any, axes: Any) -> Any:
     """``func(a, axis)`` for each axis in turn, with the reduced axes kept."""
-    ndim = a._meta.ndim
+    ndim = a._metadata.ndim
     predict.normalize_axis(axes, ndim)
     for axis in (axes,) if np.ndim(axes) == 0 else axes:
         result = func(a, axis)
         if result.ndim != ndim:
             result = views.reshape(
-                result, a._meta.shape[: axis % ndim] + (1,) + a._meta.shape[axis % ndim + 1 :]
+                result, a._metadata.shape[: axis % ndim] + (1,) + a._metadata.shape[axis % ndim + 1 :]
             )
         if result.ndim != ndim:
             raise ValueError("function is not returning an array of the correct shape")
@@ -92,11 +92,11 @@ def diag_indices(n: int, ndim: int = 2) -> tuple:
 def diag_indices_from(arr: Any) -> tuple:
     if not isinstance(arr, Remote):
         raise TypeError("Argument must be cupy.ndarray")
-    if arr._meta.ndim < 2:
+    if arr._metadata.ndim < 2:
         raise ValueError("input array must be at least 2-d")
-    if len(set(arr._meta.shape)) > 1:
+    if len(set(arr._metadata.shape)) > 1:
         raise ValueError("All dimensions of input must be of equal length")
-    return diag_indices(arr._meta.shape[0], arr._meta.ndim)
+    return diag_indices(arr._metadata.shape[0], arr._metadata.ndim)
 
 
 class UniqueAllResult(NamedTuple):
@@ -131,7 +131,7 @@ def unique_inverse(x: Any) -> UniqueInverseResult:
 def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
     """``asarray`` that refuses infinities and NaNs (waits)."""
     result = creation.asarray(a, dtype, order)
-    if result._meta.dtype.kind in "fc" and not bool(dispatch.call("all", dispatch.call("isfinite", result))):
+    if result._metadata.dtype.kind in "fc" and not bool(dispatch.call("all", dispatch.call("isfinite", result))):
         raise ValueError("array must not contain Infs or NaNs")
     return result
 

@@ -63,9 +63,9 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
         raise TypeError("repeats must not be a numpy.ndarray: pass a cupy.ndarray, a list or an integer")
     if isinstance(repeats, list | tuple) and any(isinstance(n, list | tuple) for n in repeats):
         raise ValueError("object too deep for desired array")
-    if isinstance(repeats, Remote) and isinstance(a, Remote) and repeats._meta.ndim == 1:
-        extent = a._meta.size if axis is None else a._meta.shape[axis]
-        if repeats._meta.size not in (1, extent):
+    if isinstance(repeats, Remote) and isinstance(a, Remote) and repeats._metadata.ndim == 1:
+        extent = a._metadata.size if axis is None else a._metadata.shape[axis]
+        if repeats._metadata.size not in (1, extent):
             raise ValueError("'repeats' and the axis must have the same length")
     return dispatch.call("repeat", a, repeats, axis)
 
@@ -76,7 +76,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
         raise ValueError("list of cases must be same length as list of conditions")
     if len(condlist) == 0:
         raise ValueError("select with an empty condition list is not possible")
-    if not np.isscalar(default) and not (isinstance(default, Remote) and not default._meta.ndim):
+    if not np.isscalar(default) and not (isinstance(default, Remote) and not default._metadata.ndim):
         raise TypeError("default only accepts scalar values")
     for condition in condlist:
         if condition.dtype.kind != "b":
@@ -93,7 +93,7 @@ def indices(dimensions: Any, dtype: Any = int) -> Any:
 
 def _triangle(name: str) -> Callable[..., Any]:
     def function(n: Any, k: Any = 0, m: Any = None) -> Any:
-        if isinstance(n, Remote) and n._meta.ndim:
+        if isinstance(n, Remote) and n._metadata.ndim:
             raise TypeError("the number of rows must be an integer")
         return dispatch.call(name, n, k, m)
 
@@ -117,7 +117,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     result = dispatch.call("nan_to_num", x, nan=nan, posinf=posinf, neginf=neginf)
     if copy or not isinstance(x, Remote):
         return result
-    if x._meta.dtype.kind in "fc":
+    if x._metadata.dtype.kind in "fc":
         indexing.assign(x, result)
     return x
 

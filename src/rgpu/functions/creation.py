@@ -72,10 +72,10 @@ def array(
             result = _from_nested(leaves, shape, dtype, order)
         else:
             result = _from_host(obj, dtype, order)
-    if ndmin > result._meta.ndim:
+    if ndmin > result._metadata.ndim:
         if result is obj:
             result = result.view()
-        result.shape = (1,) * (ndmin - result._meta.ndim) + result._meta.shape
+        result.shape = (1,) * (ndmin - result._metadata.ndim) + result._metadata.shape
     return result
 
 
@@ -136,7 +136,7 @@ def _from_array(obj: Any, dtype: Any, copy: Any, order: str) -> Any:
     if obj._stream is not pool.current_stream():
         obj = dispatch.to_device(obj)
         copy = None
-    result = obj.astype(obj._meta.dtype if dtype is None else dtype, order=order, copy=bool(copy))
+    result = obj.astype(obj._metadata.dtype if dtype is None else dtype, order=order, copy=bool(copy))
     if copy is False and result is not obj:
         raise ValueError("Unable to avoid copy while creating an array as requested.")
     return result
@@ -146,7 +146,7 @@ def _nested_shape(obj: Any, leaves: list) -> tuple | None:
     """The shape of nested sequences whose leaves are device arrays of one shape, else None."""
     if isinstance(obj, Remote):
         leaves.append(obj)
-        return obj._meta.shape
+        return obj._metadata.shape
     if not isinstance(obj, list | tuple) or not obj:
         found = cupy_like(obj)
         return _nested_shape(found, leaves) if isinstance(found, Remote) else None
@@ -160,10 +160,10 @@ def _nested_shape(obj: Any, leaves: list) -> tuple | None:
 
 def _from_nested(leaves: list, shape: tuple, dtype: Any, order: str) -> Any:
     """Put arrays one after another; C order unless Fortran's is asked for."""
-    flat = [x if x._meta.ndim else views.reshape(x, (1,)) for x in leaves]
+    flat = [x if x._metadata.ndim else views.reshape(x, (1,)) for x in leaves]
     result = views.reshape(dispatch.call("concatenate", flat, 0), shape)
     return result.astype(
-        result._meta.dtype if dtype is None else dtype, order="F" if order == "F" else "C", copy=False
+        result._metadata.dtype if dtype is None else dtype, order="F" if order == "F" else "C", copy=False
     )
 
 
@@ -250,7 +250,7 @@ def ones(shape: Any, dtype: Any = float, order: str = "C") -> Any:
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
     if dtype is None:
-        dtype = fill_value._meta.dtype if isinstance(fill_value, Remote) else np.array(fill_value).dtype
+        dtype = fill_value._metadata.dtype if isinstance(fill_value, Remote) else np.array(fill_value).dtype
     return _filled("full", _layout(shape, dtype, order), fill_value)
 
 
@@ -277,7 +277,7 @@ def _like(a: Any, dtype: Any, order: str, shape: Any, subok: Any) -> Any:
     if isinstance(a, np.ndarray):  # a local array will do: only its layout is asked for
         meta = layouts.intern(a.shape, checked_dtype(a.dtype), a.strides)
     elif isinstance(a, Remote):
-        meta = a._meta
+        meta = a._metadata
     else:
         raise TypeError(f"Unsupported type {type(a)}")
     order = checked_order(order, "K")

@@ -43,7 +43,7 @@ _KEPT = 10_000  # layouts of one function: a program that makes endless shapes m
 def new(meta: Meta, stream: Any, handle: int, cls: Any = None) -> Any:
     """An array object for a fresh handle. Raises OutOfMemoryError for what no device could hold."""
     array = object.__new__(cls or ndarray)
-    array._handle, array._meta, array._stream = handle, meta, stream
+    array._handle, array._metadata, array._stream = handle, meta, stream
     array._root, array._offset = None, 0
     return array
 
@@ -114,10 +114,10 @@ def unary(function: Function, a: Remote) -> Any:
     stream = pool.current_stream()
     if a._stream is not stream:
         a = here(a)
-    meta = known[function.id].get(a._meta)
+    meta = known[function.id].get(a._metadata)
     if meta is None:
-        meta = predict.elementwise(function.name, (a._meta,))
-        remember(function, a._meta, meta)
+        meta = predict.elementwise(function.name, (a._metadata,))
+        remember(function, a._metadata, meta)
     handle = next_handle()
     command = (_T_UNARY, function.id, handle, a._handle)
     stream.submit_predicted(command, (handle,), (meta,))
@@ -131,7 +131,7 @@ def binary(function: Function, a: Any, b: Any) -> Any:
     if isinstance(a, Remote):
         if a._stream is not stream:
             a = here(a)
-        left, wire_a = a._meta, a._handle
+        left, wire_a = a._metadata, a._handle
     elif type(a) not in plain and like(a) is not a:
         return binary(function, like(a), b)
     else:
@@ -141,7 +141,7 @@ def binary(function: Function, a: Any, b: Any) -> Any:
     if isinstance(b, Remote):
         if b._stream is not stream:
             b = here(b)
-        right, wire_b = b._meta, b._handle
+        right, wire_b = b._metadata, b._handle
     elif type(b) not in plain and like(b) is not b:
         return binary(function, a, like(b))
     else:
@@ -182,12 +182,12 @@ def inplace(function: Function, a: Remote, b: Any) -> Any:
         if b._stream is not stream:
             with stream.device:
                 b = here(b)
-        right, wire_b = b._meta, b._handle
+        right, wire_b = b._metadata, b._handle
     else:
         right, wire_b = b, operand(b)
-    predict.inplace(function.name, a._meta, right)
-    signed = signature(right, a._meta)
-    remember(function, (a._meta, signed, "in place"), a._meta)
+    predict.inplace(function.name, a._metadata, right)
+    signed = signature(right, a._metadata)
+    remember(function, (a._metadata, signed, "in place"), a._metadata)
     command = (_T_INPLACE, function.id, a._handle, wire_b)
     stream.submit(command)
     if signed is not None:
@@ -230,7 +230,7 @@ class _Arguments:
                 with self.stream.device:
                     x = here(x)
                 self.kept.append(x)  # until the command that uses it is queued
-            self.key.append(x._meta)
+            self.key.append(x._metadata)
             return [values.HANDLE, x._handle]
         found = getattr(x, "_remote_handle", None)
         if found is not None:
@@ -256,7 +256,7 @@ class _Arguments:
 def metas(x: Any) -> Any:
     """The same arguments with arrays as their layouts, for the rules."""
     if isinstance(x, Remote):
-        return x._meta
+        return x._metadata
     if type(x) in (tuple, list):
         return type(x)(metas(item) for item in x)
     return x
@@ -287,7 +287,7 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
     for x in args:
         kind = type(x)
         if kind is ndarray and x._stream is stream:
-            key.append(x._meta)
+            key.append(x._metadata)
             wire.append((values.HANDLE, x._handle))
         elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
             key += (kind, x)
@@ -383,7 +383,7 @@ def into(out: Any, name: str, args: tuple, kwargs: dict) -> Any:
     casting = kwargs.get("casting") if name == "matmul" else None
     rest = {key: x for key, x in kwargs.items() if key != "out" and (key != "casting" or casting is None)}
     result = call(name, *args, **rest)
-    source, target = result._meta, out._meta
+    source, target = result._metadata, out._metadata
     if source.shape != target.shape:
         raise ValueError(f"Output shape mismatch: expected {source.shape}, got {target.shape}")
     if name == "dot" and (source.dtype != target.dtype or not target.c):
@@ -456,7 +456,7 @@ def ask(function: Function, encoded: _Arguments, key: Any = None) -> Any:
 def shape_of(value: Any) -> Any:
     """Tree of layouts of a result made of arrays only, else None."""
     if isinstance(value, Remote):
-        return value._meta
+        return value._metadata
     if isinstance(value, tuple | list) and value:
         items = [shape_of(item) for item in value]
         return None if any(item is None for item in items) else type(value)(items)

@@ -19,17 +19,17 @@ class _Grid:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             bounds = (key.start, key.stop)
-            if any(isinstance(x, Remote) and x._meta.ndim for x in bounds):
+            if any(isinstance(x, Remote) and x._metadata.ndim for x in bounds):
                 return _between(key)
             return creation.array(np.ogrid[_host(key)])
-        if any(isinstance(x, Remote) and x._meta.ndim for part in key for x in (part.start, part.stop)):
+        if any(isinstance(x, Remote) and x._metadata.ndim for part in key for x in (part.start, part.stop)):
             return self._among_arrays(key)
         axes = [creation.array(x) for x in np.ogrid[tuple(_host(part) for part in key)]]
         if self.sparse:
             return tuple(axes)
         if not axes:
             return creation.empty((0,))
-        shape = np.broadcast_shapes(*[a._meta.shape for a in axes])
+        shape = np.broadcast_shapes(*[a._metadata.shape for a in axes])
         return dispatch.call("stack", [views.broadcast_to(a, shape) for a in axes])
 
     def _among_arrays(self, key: tuple) -> Any:
@@ -82,7 +82,7 @@ class AxisConcatenator:
             if isinstance(item, str | slice):
                 raise NotImplementedError("directives and slices are not supported (CuPy has none)")
             pieces.append(item if type(item) in np.ScalarType else self._placed(item))
-        dtypes = [x._meta.dtype if isinstance(x, Remote) else x for x in pieces]
+        dtypes = [x._metadata.dtype if isinstance(x, Remote) else x for x in pieces]
         final = np.result_type(*dtypes)
         pieces = [
             x if isinstance(x, Remote) else creation.array(x, dtype=final, ndmin=self.ndmin) for x in pieces
@@ -92,11 +92,11 @@ class AxisConcatenator:
     def _placed(self, item: Any) -> Any:
         """At least ``ndmin`` axes; where the old ones stand among them is NumPy's rule for ``trans1d``."""
         item = creation.array(item, copy=None)
-        ndim, ndmin = item._meta.ndim, self.ndmin
+        ndim, ndmin = item._metadata.ndim, self.ndmin
         if ndim >= ndmin:
             return item
         added = ndmin - ndim
-        item = views.reshape(item, (1,) * added + item._meta.shape)
+        item = views.reshape(item, (1,) * added + item._metadata.shape)
         if self.trans1d == -1:
             return item
         first = self.trans1d + added + 1 if self.trans1d < 0 else self.trans1d
@@ -110,13 +110,13 @@ def ix_(*args: Any) -> tuple:
     for number, item in enumerate(args):
         if not isinstance(item, Remote):
             item = creation.array(item)
-        if item._meta.ndim != 1:
+        if item._metadata.ndim != 1:
             raise ValueError("Cross index must be 1 dimensional")
-        if item._meta.dtype.kind == "b":
+        if item._metadata.dtype.kind == "b":
             item = dispatch.call("nonzero", item)[0]
-        elif not item._meta.size:
+        elif not item._metadata.size:
             item = item.astype(np.intp)
-        made.append(views.reshape(item, (1,) * number + (item._meta.size,) + (1,) * (len(args) - number - 1)))
+        made.append(views.reshape(item, (1,) * number + (item._metadata.size,) + (1,) * (len(args) - number - 1)))
     return tuple(made)
 
 

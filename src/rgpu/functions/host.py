@@ -31,7 +31,7 @@ _PRINTING = "array2string array_repr array_str format_float_positional format_fl
 def stand_in(x: Any) -> Any:
     """A host array that has an array's layout (and no content to speak of)."""
     if isinstance(x, Remote):
-        meta: Meta = x._meta
+        meta: Meta = x._metadata
         if meta.f and not meta.c:
             return np.empty((1,) * meta.ndim, meta.dtype) if meta.ndim < 2 else _fortran(meta.dtype)
         return np.empty((), meta.dtype) if not meta.ndim else np.empty((0,) * meta.ndim, meta.dtype)
@@ -62,7 +62,7 @@ def min_scalar_type(a: Any) -> np.dtype:
     """The smallest dtype that holds a host scalar; that of an array, also on a device, is its own."""
     array = creation.cupy_like(a)
     if isinstance(array, Remote):
-        return array._meta.dtype
+        return array._metadata.dtype
     if isinstance(a, list | tuple):
         nested = [creation.cupy_like(x) for x in a]
         if any(isinstance(x, Remote) for x in nested):
@@ -72,7 +72,7 @@ def min_scalar_type(a: Any) -> np.dtype:
 
 def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
     """Whether a cast between dtypes is allowed by the rule."""
-    return np.can_cast(from_._meta.dtype if isinstance(from_, Remote) else from_, to, casting)
+    return np.can_cast(from_._metadata.dtype if isinstance(from_, Remote) else from_, to, casting)
 
 
 def common_type(*arrays: Any) -> Any:
@@ -83,37 +83,37 @@ def common_type(*arrays: Any) -> Any:
     for a in arrays:
         if not isinstance(a, Remote):
             raise TypeError(f"Unsupported type {type(a)}")
-        if a._meta.dtype.kind == "b":
+        if a._metadata.dtype.kind == "b":
             raise TypeError("can't get common type for non-numeric array")
-        kinds.append(np.float64 if a._meta.dtype.kind in "iu" else a._meta.dtype.type)
+        kinds.append(np.float64 if a._metadata.dtype.kind in "iu" else a._metadata.dtype.type)
     return np.result_type(default, *kinds).type
 
 
 def isscalar(element):  # NumPy's signature has no annotations, and programs compare
     """True for scalars and for 0-dimensional device arrays."""
-    return element._meta.ndim == 0 if isinstance(element, Remote) else np.isscalar(element)
+    return element._metadata.ndim == 0 if isinstance(element, Remote) else np.isscalar(element)
 
 
 def isfortran(a: Any) -> bool:
-    return a._meta.f and not a._meta.c if isinstance(a, Remote) else np.isfortran(a)
+    return a._metadata.f and not a._metadata.c if isinstance(a, Remote) else np.isfortran(a)
 
 
 def ndim(a: Any) -> int:
-    return a._meta.ndim if isinstance(a, Remote) else np.ndim(a)
+    return a._metadata.ndim if isinstance(a, Remote) else np.ndim(a)
 
 
 def size(a: Any, axis: Any = None) -> int:
     if axis is None:
-        return a._meta.size if isinstance(a, Remote) else np.size(a)
+        return a._metadata.size if isinstance(a, Remote) else np.size(a)
     return shape(a)[axis]
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    return a._meta.shape if isinstance(a, Remote) else np.shape(a)
+    return a._metadata.shape if isinstance(a, Remote) else np.shape(a)
 
 
 def iterable(y: Any) -> bool:
-    return y._meta.ndim > 0 if isinstance(y, Remote) else np.iterable(y)
+    return y._metadata.ndim > 0 if isinstance(y, Remote) else np.iterable(y)
 
 
 def get_array_module(*args: Any) -> Any:
@@ -148,7 +148,7 @@ def obj2sctype(rep: Any, default: Any = None) -> Any:
     if isinstance(rep, type) and issubclass(rep, np.generic):
         return rep
     if isinstance(rep, Remote):
-        return rep._meta.dtype.type
+        return rep._metadata.dtype.type
     if isinstance(rep, np.ndarray | np.generic):
         return rep.dtype.type
     try:
@@ -257,8 +257,8 @@ def who(vardict: Any = None) -> None:
     print(f"{'Name':20s} {'Shape':20s} {'Bytes':>14s}  Type")
     print("=" * 70)
     for name, x in rows:
-        print(f"{name:20s} {' x '.join(map(str, x._meta.shape)):20s} {x._meta.nbytes:14d}  {x._meta.dtype}")
-    print(f"\nUpper bound on total bytes  =       {sum(x._meta.nbytes for _, x in rows)}")
+        print(f"{name:20s} {' x '.join(map(str, x._metadata.shape)):20s} {x._metadata.nbytes:14d}  {x._metadata.dtype}")
+    print(f"\nUpper bound on total bytes  =       {sum(x._metadata.nbytes for _, x in rows)}")
 
 
 def fill(names: dict[str, Any]) -> None:

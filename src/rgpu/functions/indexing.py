@@ -50,7 +50,7 @@ def _key(meta: Any, index: Any) -> tuple | None:
 
 def getitem(array: Remote, index: Any) -> Any:
     """``array[index]``; IndexError as NumPy's."""
-    key = _key(array._meta, index)
+    key = _key(array._metadata, index)
     if key is not None:
         try:
             found = views.recall(key)
@@ -59,7 +59,7 @@ def getitem(array: Remote, index: Any) -> Any:
         else:
             if found is not None:
                 return views.make(array, *found)
-            found = layouts.view_of_shadow(array._meta.shadow[_ending(index)])
+            found = layouts.view_of_shadow(array._metadata.shadow[_ending(index)])
             return views.make(array, *views.remember(key, found))
     if type(index) in _BASIC or (type(index) is tuple and all(type(i) in _BASIC for i in index)):
         return _basic(array, index)
@@ -68,20 +68,20 @@ def getitem(array: Remote, index: Any) -> Any:
     parts, basic = _parse(array, index)
     if basic:
         return _basic(array, tuple(parts))
-    shape = _result_shape(array._meta.shape, parts)
+    shape = _result_shape(array._metadata.shape, parts)
     encoded = dispatch._Arguments(array._stream, (array, tuple(parts)), {}, True)
     if shape is None:
         return dispatch.ask(_GETITEM, encoded)
-    return dispatch.submit(_GETITEM, encoded, layouts.fresh(shape, array._meta.dtype))
+    return dispatch.submit(_GETITEM, encoded, layouts.fresh(shape, array._metadata.dtype))
 
 
 def _basic(array: Remote, index: Any) -> Any:
     """A view, computed by NumPy on the shadow. An ellipsis keeps the result an array."""
     if type(index) is str or type(index) is list:
-        _check_fields(array._meta, [index] if type(index) is str else index)
+        _check_fields(array._metadata, [index] if type(index) is str else index)
     else:
         index = _ending(index)
-    return views.make(array, *layouts.view_of_shadow(array._meta.shadow[index]))  # type: ignore[misc]
+    return views.make(array, *layouts.view_of_shadow(array._metadata.shadow[index]))  # type: ignore[misc]
 
 
 def _ending(index: Any) -> Any:
@@ -96,7 +96,7 @@ def _names_fields(array: Remote, index: Any) -> bool:
     if type(index) is str:
         return True
     return (
-        type(index) is list and array._meta.dtype.names is not None and all(isinstance(i, str) for i in index)
+        type(index) is list and array._metadata.dtype.names is not None and all(isinstance(i, str) for i in index)
     )
 
 
@@ -125,10 +125,10 @@ def setitem(array: Remote, index: Any, value: Any) -> None:
         return assign(_basic(array, index if fields else tuple(parts)), value)
     if not isinstance(value, Remote):
         with array._stream.device:
-            value = creation.array(np.asarray(value).astype(array._meta.dtype, copy=False))
-    shape = _result_shape(array._meta.shape, parts)
+            value = creation.array(np.asarray(value).astype(array._metadata.dtype, copy=False))
+    shape = _result_shape(array._metadata.shape, parts)
     if shape is not None:
-        _fits(value._meta.shape, shape)
+        _fits(value._metadata.shape, shape)
     dispatch.run_internal("ndarray.setitem", array, tuple(parts), value)
     return None
 
@@ -148,30 +148,30 @@ def assign(target: Any, value: Any) -> None:
             return None
         if value._stream is target._stream:
             return _assign(target, value)
-        _fits(value._meta.shape, target._meta.shape)
+        _fits(value._metadata.shape, target._metadata.shape)
         dispatch.run_internal("ndarray.setitem", target, Ellipsis, value)
     else:
-        dispatch.run_internal("ndarray.fill", target, scalar(value, target._meta.dtype))
+        dispatch.run_internal("ndarray.fill", target, scalar(value, target._metadata.dtype))
     return None
 
 
 @quick(anywhere=True)
 def _assign(target: Remote, value: Remote) -> None:
     """From an array of the same device."""
-    _fits(value._meta.shape, target._meta.shape)
+    _fits(value._metadata.shape, target._metadata.shape)
     _send(target, _SETITEM, [values.ELLIPSIS], [values.HANDLE, value._handle])
 
 
 @quick(anywhere=True, numbers=True)
 def _fill(target: Remote, value: float) -> None:
     """With a number: as it is where every dtype of its kind takes it so, else cast here, where it may be refused."""
-    kind = target._meta.dtype.kind
+    kind = target._metadata.dtype.kind
     if type(value) is float and kind in "biufc":
         _send(target, _FILL, value)
     elif type(value) is int and (0 <= value <= 127 if kind in "biu" else kind in "fc" and -(2**31) <= value < 2**31):
         _send(target, _FILL, [values.INT, value])
     else:
-        dispatch.run_internal("ndarray.fill", target, scalar(value, target._meta.dtype))
+        dispatch.run_internal("ndarray.fill", target, scalar(value, target._metadata.dtype))
 
 
 def _send(target: Remote, function: int, *arguments: Any) -> None:
@@ -212,25 +212,25 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) ->
     if not isinstance(dst, Remote):
         raise TypeError(f"Unsupported type {type(dst)}")
     if isinstance(src, bool | int | float | complex) and not isinstance(src, np.generic):
-        value = np.empty((), dst._meta.dtype)
+        value = np.empty((), dst._metadata.dtype)
         np.copyto(value, src, casting=casting)
         src = value[()]
     else:
-        dtype = src._meta.dtype if isinstance(src, Remote) else src.dtype
-        if not np.can_cast(dtype, dst._meta.dtype, casting):
-            raise TypeError(f"Cannot cast {dtype} to {dst._meta.dtype} in {casting} casting mode")
+        dtype = src._metadata.dtype if isinstance(src, Remote) else src.dtype
+        if not np.can_cast(dtype, dst._metadata.dtype, casting):
+            raise TypeError(f"Cannot cast {dtype} to {dst._metadata.dtype} in {casting} casting mode")
         if not isinstance(src, Remote):
             if src.size != 1:
                 raise TypeError(f"Unsupported type {type(src)}")
-            src = src.astype(dst._meta.dtype).reshape(())[()]
+            src = src.astype(dst._metadata.dtype).reshape(())[()]
     if where is None:
         return assign(dst, src)
-    if isinstance(where, Remote) and where._meta.dtype.kind != "b":
-        raise TypeError(f"where must be boolean, not {where._meta.dtype}")
+    if isinstance(where, Remote) and where._metadata.dtype.kind != "b":
+        raise TypeError(f"where must be boolean, not {where._metadata.dtype}")
     if isinstance(src, Remote):
-        _fits(src._meta.shape, dst._meta.shape)
+        _fits(src._metadata.shape, dst._metadata.shape)
     if isinstance(where, Remote):
-        _fits(where._meta.shape, dst._meta.shape)
+        _fits(where._metadata.shape, dst._metadata.shape)
     stream = dispatch.pool.current_stream()
     for x in (dst, src, where):
         if isinstance(x, Remote) and x._stream is not stream:
@@ -299,7 +299,7 @@ def _checked_index(item: Any) -> Any:
 
 def _with_masks(array: Remote, parts: list) -> list:
     """Check masks and integers against the axes they stand for; a host mask becomes integer arrays."""
-    shape = array._meta.shape
+    shape = array._metadata.shape
     consumed = sum(_axes(p) for p in parts)
     if consumed > len(shape):
         raise IndexError(
@@ -382,7 +382,7 @@ def _result_shape(shape: tuple, parts: list) -> tuple | None:
             if not positions:
                 insert = len(result)
             positions.append(position)
-            advanced.append(part._meta.shape if isinstance(part, Remote) else np.shape(part))
+            advanced.append(part._metadata.shape if isinstance(part, Remote) else np.shape(part))
             axis += 1
     together = positions[-1] - positions[0] + 1 == len(positions)
     try:

@@ -21,7 +21,7 @@ class flatiter:  # noqa: N801 - CuPy's name
     base = property(lambda self: self._base)
 
     def __len__(self) -> int:
-        return self._base._meta.size
+        return self._base._metadata.size
 
     def _positions(self, index: Any) -> Any:
         """The index as something that an array of flat positions understands."""
@@ -37,24 +37,24 @@ class flatiter:  # noqa: N801 - CuPy's name
     def __getitem__(self, index: Any) -> Any:
         index = self._positions(index)
         if isinstance(index, int):
-            return self._base[np.unravel_index(index, self._base._meta.shape)].copy()
+            return self._base[np.unravel_index(index, self._base._metadata.shape)].copy()
         return views.ravel(self._base)[index].copy()
 
     def __setitem__(self, index: Any, value: Any) -> None:
         base, index = self._base, self._positions(index)
-        if isinstance(value, Remote) and value._meta.ndim > 1:
+        if isinstance(value, Remote) and value._metadata.ndim > 1:
             value = views.ravel(value)
         if isinstance(index, int):
-            base[np.unravel_index(index, base._meta.shape)] = value
+            base[np.unravel_index(index, base._metadata.shape)] = value
             return
         where = np.arange(len(self))[index]
-        if isinstance(value, Remote) and value._meta.ndim and value._meta.size != where.size:
+        if isinstance(value, Remote) and value._metadata.ndim and value._metadata.size != where.size:
             value = _repeated(value, where.size)
         flat = views.flat_view(base)
         if flat is not None:
             flat[index] = value
         elif where.size:
-            base[np.unravel_index(where, base._meta.shape)] = value
+            base[np.unravel_index(where, base._metadata.shape)] = value
 
     def __iter__(self) -> Any:
         return self
@@ -63,7 +63,7 @@ class flatiter:  # noqa: N801 - CuPy's name
         if self._index >= len(self):
             raise StopIteration
         self._index += 1
-        return self._base[np.unravel_index(self._index - 1, self._base._meta.shape)]
+        return self._base[np.unravel_index(self._index - 1, self._base._metadata.shape)]
 
     def copy(self) -> Any:
         """A one-dimensional copy."""
@@ -78,9 +78,9 @@ class flatiter:  # noqa: N801 - CuPy's name
 def _repeated(value: Any, size: int) -> Any:
     from rgpu.functions import dispatch
 
-    if value._meta.size == 0:
+    if value._metadata.size == 0:
         raise ValueError("Error setting single item of array.")
-    return dispatch.call("tile", value, -(-size // value._meta.size))[:size]
+    return dispatch.call("tile", value, -(-size // value._metadata.size))[:size]
 
 
 for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
@@ -93,11 +93,11 @@ class broadcast:  # noqa: N801 - CuPy's name
     __module__ = "cupy"
 
     def __init__(self, *arrays: Any) -> None:
-        shape = np.broadcast_shapes(*[a._meta.shape if isinstance(a, Remote) else () for a in arrays])
+        shape = np.broadcast_shapes(*[a._metadata.shape if isinstance(a, Remote) else () for a in arrays])
         self.shape: tuple[int, ...] = shape
         self.nd = self.ndim = len(shape)
         self.size = int(np.prod(shape))
         self.values = tuple(
-            views.broadcast_to(a, shape) if isinstance(a, Remote) and a._meta.shape != shape else a
+            views.broadcast_to(a, shape) if isinstance(a, Remote) and a._metadata.shape != shape else a
             for a in arrays
         )

@@ -26,10 +26,10 @@ def place(arr: Any, mask: Any, vals: Any) -> None:
     """Put ``vals``, repeated as needed, where the mask is true."""
     _array("arr", arr)
     mask = creation.asarray(mask)
-    if arr._meta.size != mask._meta.size:
+    if arr._metadata.size != mask._metadata.size:
         raise ValueError("Mask and data must be the same size.")
     vals = creation.asarray(vals)
-    if not vals._meta.size:
+    if not vals._metadata.size:
         if not bool(dispatch.call("any", mask)):
             return
         raise ValueError("Cannot insert from an empty array.")
@@ -43,14 +43,14 @@ def put(a: Any, ind: Any, v: Any, mode: str = "wrap") -> None:
         raise ValueError(f"clipmode must be one of 'clip', 'raise', or 'wrap' (got '{mode}')")
     with a._stream.device:
         ind, v = (x if isinstance(x, Remote) else creation.array(x) for x in (ind, v))
-    if ind._meta.dtype.kind not in "biu":
+    if ind._metadata.dtype.kind not in "biu":
         raise TypeError("Cannot cast array data to indices according to the rule 'safe'")
-    if not ind._meta.size or not v._meta.size:
+    if not ind._metadata.size or not v._metadata.size:
         return
-    if not a._meta.size:
+    if not a._metadata.size:
         raise IndexError("cannot replace elements of an empty array")
     if mode == "raise":
-        _check_bounds(ind, a._meta.size)
+        _check_bounds(ind, a._metadata.size)
     dispatch.run_internal("put", a, ind, v, mode=mode)
 
 
@@ -66,30 +66,30 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     scalar = np.isscalar(values)
     if not scalar:
         _array("values", values)
-    if a._meta.shape != mask._meta.shape:
+    if a._metadata.shape != mask._metadata.shape:
         raise ValueError("mask and data must be the same size")
-    if not scalar and not np.can_cast(values._meta.dtype, a._meta.dtype):
+    if not scalar and not np.can_cast(values._metadata.dtype, a._metadata.dtype):
         raise TypeError(
-            f"Cannot cast array data from {values._meta.dtype} to {a._meta.dtype} according to the rule 'safe'"
+            f"Cannot cast array data from {values._metadata.dtype} to {a._metadata.dtype} according to the rule 'safe'"
         )
     if scalar:
         with a._stream.device:
-            values = creation.array(np.asarray(values).astype(a._meta.dtype))
-    if values._meta.size:
+            values = creation.array(np.asarray(values).astype(a._metadata.dtype))
+    if values._metadata.size:
         dispatch.run_internal("putmask", a, mask, values)
 
 
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
     """Put values at indices along one axis."""
     _array("arr", arr), _array("indices", indices)
-    if indices._meta.dtype.kind not in "iu":
+    if indices._metadata.dtype.kind not in "iu":
         raise IndexError("`indices` must be an integer array")
     if axis is None:
-        if indices._meta.ndim != 1:
+        if indices._metadata.ndim != 1:
             raise NotImplementedError("Flattened iterator of an N-dimensional index is not supported")
     else:
-        predict.normalize_axis(axis, arr._meta.ndim)
-        if indices._meta.ndim != arr._meta.ndim:
+        predict.normalize_axis(axis, arr._metadata.ndim)
+        if indices._metadata.ndim != arr._metadata.ndim:
             raise ValueError("`indices` and `arr` must have the same number of dimensions")
     if not isinstance(values, Remote):
         with arr._stream.device:
@@ -99,7 +99,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     """Write the main diagonal: a strided view of the flat array, so nothing but an assignment."""
-    ndim, shape = a._meta.ndim, a._meta.shape
+    ndim, shape = a._metadata.ndim, a._metadata.shape
     if ndim < 2:
         raise ValueError("array must be at least 2-d")
     end = None
@@ -120,10 +120,10 @@ def unravel_index(indices: Any, dims: Any, order: str = "C") -> tuple:
     if order not in ("C", "F"):
         raise ValueError("order not understood")
     indices = indices if isinstance(indices, Remote) else creation.array(indices)
-    if indices._meta.dtype.kind not in "biu":
+    if indices._metadata.dtype.kind not in "biu":
         raise TypeError("Iterator operand 0 dtype could not be cast according to the rule 'same_kind'")
     dims = creation.checked_shape(dims)
-    if indices._meta.size:
+    if indices._metadata.size:
         low, high = int(dispatch.call("min", indices)), int(dispatch.call("max", indices))
         if low < 0 or high >= int(np.prod(dims)):
             raise ValueError("invalid entry in index array")
@@ -143,9 +143,9 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "wrap", order: st
         raise ValueError("invalid dims: array size defined by dims is larger than the maximum possible size")
     indices = [x if isinstance(x, Remote) else creation.array(x) for x in multi_index]
     for x, extent, how in zip(indices, dims, modes):
-        if x._meta.dtype.kind not in "biu":
+        if x._metadata.dtype.kind not in "biu":
             raise TypeError("only int indices permitted")
-        if how == "raise" and x._meta.size:
+        if how == "raise" and x._metadata.size:
             low, high = int(dispatch.call("min", x)), int(dispatch.call("max", x))
             if low < 0 or high >= extent:
                 raise ValueError("invalid entry in coordinates array")
@@ -170,7 +170,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         if len(shape) > 1:
             raise ValueError("'shift' and 'axis' should be scalars or 1D sequences")
         for one in np.atleast_1d(axis).tolist():  # an axis may be named twice
-            predict.normalize_axis(one, a._meta.ndim)
+            predict.normalize_axis(one, a._metadata.ndim)
     return dispatch.call("roll", a, shift, axis)
 
 

@@ -96,7 +96,7 @@ def _equality(name: str, different: bool) -> Any:
             return NotImplemented
         kind = type(other)
         if other is None or (kind.__eq__ is object.__eq__ and getattr(kind, own) is getattr(object, own)):
-            return (creation.ones if different else creation.zeros)(self._meta.shape, bool)
+            return (creation.ones if different else creation.zeros)(self._metadata.shape, bool)
         if isinstance(other, np.ndarray) and not other.ndim:
             other = other[()]
         if not isinstance(other, OPERANDS):
@@ -109,7 +109,7 @@ def _equality(name: str, different: bool) -> Any:
 
 def _comparable(array: Any, other: Any) -> Any:
     """What a truth value compares with: an integer that no dtype holds is just one that is larger or smaller."""
-    if type(other) is int and not -(2**63) <= other < 2**63 and array._meta.dtype.kind == "b":
+    if type(other) is int and not -(2**63) <= other < 2**63 and array._metadata.dtype.kind == "b":
         return 2 if other > 0 else -1
     return other
 
@@ -217,17 +217,17 @@ def _forward(function: Any, array: Any, slow: Any) -> Any:
         stream, kind, found = self._stream, type(other), None
         if kind is array:
             if other._stream is stream:
-                found, wire = layouts.get((self._meta, other._meta)), other._handle
+                found, wire = layouts.get((self._metadata, other._metadata)), other._handle
         elif kind is float:
-            found, wire = layouts.get((self._meta, float)), other
+            found, wire = layouts.get((self._metadata, float)), other
         elif kind is int and -(2**31) <= other < 2**31:
-            found, wire = layouts.get((self._meta, int if 0 <= other <= 127 else dispatch.WIDE)), (_INT, other)
+            found, wire = layouts.get((self._metadata, int if 0 <= other <= 127 else dispatch.WIDE)), (_INT, other)
         if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
             return slow(self, other)
         handle = next_handle()
         _enter(stream, (_T_BINARY, fn, handle, self._handle, wire), _getframe(1))
         result = _new(array)
-        result._handle, result._meta, result._stream = handle, found, stream
+        result._handle, result._metadata, result._stream = handle, found, stream
         result._root, result._offset = None, 0
         return result
 
@@ -238,13 +238,13 @@ def _forward_unary(function: Any, array: Any) -> Any:
     fn, layouts = function.id, dispatch.known[function.id]
 
     def operator(self: Any) -> Any:
-        stream, found = self._stream, layouts.get(self._meta)
+        stream, found = self._stream, layouts.get(self._metadata)
         if found is None or type(self) is not array or stream is not pool._thread.stream or not stream.direct:
             return dispatch.unary(function, self)
         handle = next_handle()
         _enter(stream, (_T_UNARY, fn, handle, self._handle), _getframe(1))
         result = _new(array)
-        result._handle, result._meta, result._stream = handle, found, stream
+        result._handle, result._metadata, result._stream = handle, found, stream
         result._root, result._offset = None, 0
         return result
 
@@ -258,11 +258,11 @@ def _inplace(function: Any, array: Any, slow: Any) -> Any:
         stream, kind, found = self._stream, type(other), None
         if kind is array:
             if other._stream is stream:
-                found, wire = layouts.get((self._meta, other._meta, "in place")), other._handle
+                found, wire = layouts.get((self._metadata, other._metadata, "in place")), other._handle
         elif kind is float:
-            found, wire = layouts.get((self._meta, float, "in place")), other
+            found, wire = layouts.get((self._metadata, float, "in place")), other
         elif kind is int and 0 <= other <= 127:
-            found, wire = layouts.get((self._meta, int, "in place")), (_INT, other)
+            found, wire = layouts.get((self._metadata, int, "in place")), (_INT, other)
         if found is None or not stream.direct:
             return slow(self, other)
         _enter(stream, (_T_INPLACE, fn, self._handle, wire), _getframe(1))

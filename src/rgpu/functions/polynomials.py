@@ -26,9 +26,9 @@ def trim_zeros(filt: Any, trim: str = "fb") -> Any:
         raise ValueError("trim must be a combination of 'f' and 'b'")
     if not isinstance(filt, Remote):
         raise TypeError(f"Unsupported type {type(filt)}")
-    if not filt._meta.ndim:
+    if not filt._metadata.ndim:
         return filt
-    if filt._meta.ndim != 1:
+    if filt._metadata.ndim != 1:
         raise ValueError("Multi-dimensional trim is not supported")
     found = dispatch.call("flatnonzero", filt)
     if not found.size:
@@ -43,8 +43,8 @@ def _coefficients(x: Any) -> Any:
     if isinstance(x, numbers.Number | np.generic):
         return creation.array(x, ndmin=1)
     if isinstance(x, Remote):
-        x = x.reshape(1) if not x._meta.ndim else x  # type: ignore[attr-defined]
-        if x._meta.ndim == 1:
+        x = x.reshape(1) if not x._metadata.ndim else x  # type: ignore[attr-defined]
+        if x._metadata.ndim == 1:
             return x
         raise ValueError("Multidimensional inputs are not supported")
     raise TypeError("Unsupported type")
@@ -88,9 +88,9 @@ def polyval(p: Any, x: Any) -> Any:
     """The polynomial's values at ``x``; of another polynomial, their composition."""
     if isinstance(p, poly1d):
         p = p.coeffs
-    if not isinstance(p, Remote) or p._meta.ndim == 0:
+    if not isinstance(p, Remote) or p._metadata.ndim == 0:
         raise TypeError("p must be 1d ndarray or poly1d object")
-    if p._meta.ndim > 1:
+    if p._metadata.ndim > 1:
         raise ValueError("p must be 1d array")
     if isinstance(x, poly1d):
         kind = np.result_type(x.coeffs.dtype, 1)

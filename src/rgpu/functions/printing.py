@@ -15,8 +15,8 @@ import numpy as np
 def shown(array: Any, show: Callable[[np.ndarray], str]) -> str:
     """``show`` of the array (``repr`` or ``str``); only what is printed crosses the network."""
     options = np.get_printoptions()
-    edge, shape = options["edgeitems"], array._meta.shape
-    if array._meta.size <= options["threshold"] or array._meta.dtype.names is not None or edge < 1:
+    edge, shape = options["edgeitems"], array._metadata.shape
+    if array._metadata.size <= options["threshold"] or array._metadata.dtype.names is not None or edge < 1:
         return show(array.get())
     small = array
     for axis, extent in enumerate(shape):
@@ -26,4 +26,4 @@ def shown(array: Any, show: Callable[[np.ndarray], str]) -> str:
     with np.printoptions(threshold=0):
         text = show(small.get())
     # NumPy 2.2 and later say the shape of what they abbreviate.
-    return text.replace(f"shape={small._meta.shape}", f"shape={shape}")
+    return text.replace(f"shape={small._metadata.shape}", f"shape={shape}")

@@ -19,8 +19,8 @@ def einsum(*operands: Any, **kwargs: Any) -> Any:
         and not kwargs.get("dtype")
     ):
         subscripts, array = operands
-        small = {n: n if n < 2 else i + 2 for i, n in enumerate(sorted(set(array._meta.shape)))}
-        sample = np.empty([small[n] for n in array._meta.shape], array._meta.dtype)
+        small = {n: n if n < 2 else i + 2 for i, n in enumerate(sorted(set(array._metadata.shape)))}
+        sample = np.empty([small[n] for n in array._metadata.shape], array._metadata.dtype)
         try:
             viewed = np.einsum(subscripts, sample).base is sample
         except ValueError:

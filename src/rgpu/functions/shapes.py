@@ -67,15 +67,15 @@ def ravel(a: Any, order: str = "C") -> Any:
 
 def flip(a: Any, axis: Any = None) -> Any:
     """A view in reverse order. (NumPy's own would read a 0-dimensional array, and a shadow has no memory.)"""
-    ndim = array_of(a)._meta.ndim
+    ndim = array_of(a)._metadata.ndim
     axes = range(ndim) if axis is None else normalize_axis(axis, ndim)
     index = tuple([slice(None, None, -1) if i in axes else slice(None) for i in range(ndim)])
     return views.apply(lambda shadow: shadow[(*index, ...)], a)
 
 
 def matrix_transpose(x: Any, /) -> Any:
-    if array_of(x)._meta.ndim < 2:
-        raise ValueError(f"Input array must be at least 2-dimensional, but it is {x._meta.ndim}")
+    if array_of(x)._metadata.ndim < 2:
+        raise ValueError(f"Input array must be at least 2-dimensional, but it is {x._metadata.ndim}")
     return x.mT
 
 
@@ -85,8 +85,8 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
 
 
 def broadcast_arrays(*args: Any) -> tuple:
-    shape = np.broadcast_shapes(*[array_of(a)._meta.shape for a in args])
-    return tuple([a if a._meta.shape == shape else views.broadcast_to(a, shape) for a in args])
+    shape = np.broadcast_shapes(*[array_of(a)._metadata.shape for a in args])
+    return tuple([a if a._metadata.shape == shape else views.broadcast_to(a, shape) for a in args])
 
 
 def _at_least(name: str) -> Callable[..., Any]:
@@ -111,7 +111,7 @@ def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
     """Whether two arrays have a byte in common; never waits."""
     if not isinstance(a, Remote) or not isinstance(b, Remote):
         return False
-    if not views.same_memory(a, b) or not a._meta.size or not b._meta.size:
+    if not views.same_memory(a, b) or not a._metadata.size or not b._metadata.size:
         return False
     return np.shares_memory(_placed(a), _placed(b), max_work)
 
@@ -125,13 +125,13 @@ def may_share_memory(a: Any, b: Any, max_work: Any = None) -> bool:
 
 def _placed(a: Any) -> np.ndarray:
     """The array's shadow, ``_offset`` bytes into its root's, so that two of one root can be compared."""
-    return layouts.shadow_at(a._meta, a._offset)
+    return layouts.shadow_at(a._metadata, a._offset)
 
 
 def byte_bounds(a: Any) -> tuple[int, int]:
     """First byte and the one after the last, as addresses on the device."""
     low, high = np.lib.array_utils.byte_bounds(_placed(a))
-    start = a.data.ptr - layouts.shadow_at(a._meta, a._offset).__array_interface__["data"][0]
+    start = a.data.ptr - layouts.shadow_at(a._metadata, a._offset).__array_interface__["data"][0]
     return low + start, high + start
 
 
@@ -178,11 +178,11 @@ def resize(a: Any, new_shape: Any) -> Any:
     a = creation.asarray(a)
     shape = creation.checked_shape(new_shape)
     size = int(np.prod(shape))
-    if size and not a._meta.size:
-        return creation.zeros(shape, a._meta.dtype)
+    if size and not a._metadata.size:
+        return creation.zeros(shape, a._metadata.dtype)
     flat = views.ravel(a)
-    if size > flat._meta.size:
-        flat = dispatch.call("tile", flat, -(-size // flat._meta.size))
+    if size > flat._metadata.size:
+        flat = dispatch.call("tile", flat, -(-size // flat._metadata.size))
     return views.reshape(flat[:size].copy(), shape)
 
 

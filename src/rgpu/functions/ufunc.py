@@ -87,7 +87,7 @@ class ufunc:  # noqa: N801 - CuPy's name
             typed = next((i for i, x in enumerate(args) if isinstance(x, np.generic)), 0)
             args = (*args[:typed], creation.array(args[typed]), *args[typed + 1 :])
         options = {key: value for key, value in options.items() if value is not None}
-        operands = tuple(x._meta if isinstance(x, Remote) else x for x in args)
+        operands = tuple(x._metadata if isinstance(x, Remote) else x for x in args)
         limits = {key: options[key] for key in ("dtype", "casting") if key in options}
         if "dtype" in limits:
             limits["dtype"] = np.dtype(limits["dtype"])
@@ -123,11 +123,11 @@ class ufunc:  # noqa: N801 - CuPy's name
         for meta, out in zip(results, outs):
             if out is None:
                 continue
-            if np.broadcast_shapes(meta.shape, out._meta.shape) != out._meta.shape:
+            if np.broadcast_shapes(meta.shape, out._metadata.shape) != out._metadata.shape:
                 raise ValueError("Out shape is mismatched")
-            if not np.can_cast(meta.dtype, out._meta.dtype, casting):
+            if not np.can_cast(meta.dtype, out._metadata.dtype, casting):
                 raise TypeError(f"output (typecode '{meta.dtype.char}') could not be coerced to provided output "
-                                f"parameter (typecode '{out._meta.dtype.char}') "
+                                f"parameter (typecode '{out._metadata.dtype.char}') "
                                 f"according to the casting rule \"{casting}\"")  # fmt: skip
 
     # ---- methods ------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class ufunc:  # noqa: N801 - CuPy's name
 
     def outer(self, A: Any, B: Any, **kwargs: Any) -> Any:
         A, B = (x if isinstance(x, Remote) else creation.array(x) for x in (A, B))
-        return self(views.reshape(A, A._meta.shape + (1,) * B._meta.ndim), B, **kwargs)
+        return self(views.reshape(A, A._metadata.shape + (1,) * B._metadata.ndim), B, **kwargs)
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:
         dispatch.run_internal("ufunc.at", a, self.__name__, indices, b)
@@ -174,7 +174,7 @@ def warn_of_lost_parts(arrays: Any, dtype: Any) -> None:
     """ComplexWarning when an unsafe cast to ``dtype`` drops imaginary parts."""
     if dtype is None or np.dtype(dtype).kind in "bc":
         return
-    if any(isinstance(a, Remote) and a._meta.dtype.kind == "c" for a in arrays):
+    if any(isinstance(a, Remote) and a._metadata.dtype.kind == "c" for a in arrays):
         warnings.warn(
             "Casting complex values to real discards the imaginary part",
             np.exceptions.ComplexWarning,

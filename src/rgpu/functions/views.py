@@ -52,7 +52,7 @@ def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     stream.submit_predicted(command, (handle,), (meta,))
     note(stream, command, handle)
     view = object.__new__(cls or type(array))
-    view._handle, view._meta, view._stream, view._root, view._offset = handle, meta, stream, root, offset
+    view._handle, view._metadata, view._stream, view._root, view._offset = handle, meta, stream, root, offset
     if type(view) is not dispatch.ndarray:
         view.__array_finalize__(array)  # a subclass may keep something of the array's
     return view
@@ -71,13 +71,13 @@ def same_memory(a: Any, b: Any) -> bool:
 def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any) -> Any:
     """Run a NumPy function that makes views on the array's shadow; arrays in its result become views."""
     if kwargs or not _EXACT.issuperset(map(type, args)):
-        return _wrap(array, function(array._meta.shadow, *args, **kwargs))
-    key = (function, array._meta, *args)
+        return _wrap(array, function(array._metadata.shadow, *args, **kwargs))
+    key = (function, array._metadata, *args)
     found = recall(key)
     if found is not None:
         return make(array, *found)
-    result = function(array._meta.shadow, *args)
-    if type(result) is np.ndarray and result is not array._meta.shadow:
+    result = function(array._metadata.shadow, *args)
+    if type(result) is np.ndarray and result is not array._metadata.shadow:
         found = layouts.view_of_shadow(result)
         if found is not None:
             remember(key, found)
@@ -86,7 +86,7 @@ def apply(function: Callable[..., Any], array: Remote, *args: Any, **kwargs: Any
 
 def _wrap(array: Remote, result: Any) -> Any:
     if isinstance(result, np.ndarray):
-        if result is array._meta.shadow:
+        if result is array._metadata.shadow:
             return array
         found = layouts.view_of_shadow(result)
         if found is None:
@@ -105,25 +105,25 @@ def reshape(array: Any, shape: Any, order: str = "C") -> Any:
     if order not in ("C", "F", "A"):
         raise ValueError(f"order must be one of 'C', 'F', or 'A' (got {order!r})")
     if order == "A":
-        order = "F" if array._meta.f and not array._meta.c else "C"
-    asked = (array._meta, shape, order) if type(shape) is tuple and _INT.issuperset(map(type, shape)) else None
+        order = "F" if array._metadata.f and not array._metadata.c else "C"
+    asked = (array._metadata, shape, order) if type(shape) is tuple and _INT.issuperset(map(type, shape)) else None
     if asked is not None and (found := recall(asked)) is not None:
         return make(array, *found)
-    shape = _complete(shape, array._meta.size)
+    shape = _complete(shape, array._metadata.size)
     for copied in (False, True):
-        result = _reshaped(array._meta.shadow, shape, order)
+        result = _reshaped(array._metadata.shadow, shape, order)
         if result is not None:
             found = layouts.view_of_shadow(result)
             if asked is not None and not copied:
                 remember(asked, found)
             return make(array, *found)  # type: ignore[misc]
         array = copy(array, order)
-    raise ValueError(f"cannot reshape array of size {array._meta.size} into shape {shape}")
+    raise ValueError(f"cannot reshape array of size {array._metadata.size} into shape {shape}")
 
 
 def flat_view(array: Any) -> Any:
     """The array as a one-dimensional view, or None where its layout does not allow one."""
-    result = _reshaped(array._meta.shadow, (array._meta.size,), "C")
+    result = _reshaped(array._metadata.shadow, (array._metadata.size,), "C")
     return None if result is None else make(array, *layouts.view_of_shadow(result))  # type: ignore[misc]
 
 
@@ -196,7 +196,7 @@ def _no_copy_strides(old: tuple, strides: tuple, new: tuple, itemsize: int) -> t
 def copy(array: Remote, order: str = "C", dtype: Any = None, cls: Any = None, noted: bool = True) -> Any:
     """A new array with the content, in order 'C', 'F', 'A' or 'K', cast to ``dtype`` if given. ``noted``: the
     signature decides all that happens."""
-    meta = layouts.ordered(array._meta, order, None if dtype is None else np.dtype(dtype))
+    meta = layouts.ordered(array._metadata, order, None if dtype is None else np.dtype(dtype))
     stream = array._stream
     if meta.c and meta.nbytes <= min(_ONE_STEP, stream.device.memory_total):
         handle = next_handle()
@@ -231,8 +231,8 @@ def ravel(array: Any, order: str = "C") -> Any:
     if order != "K":
         flat = reshape(array, -1, order)
     else:
-        flat = reshape(apply(np.ndarray.transpose, array, _memory_order(array._meta.strides)), -1)
-    return flat if flat._meta.c else copy(flat)
+        flat = reshape(apply(np.ndarray.transpose, array, _memory_order(array._metadata.strides)), -1)
+    return flat if flat._metadata.c else copy(flat)
 
 
 def _memory_order(strides: tuple) -> list[int]:
@@ -268,6 +268,6 @@ def reduced(array: Remote) -> Any:
     """``ndarray.reduced_view``: what kernels of one index are given."""
     if array.ndim <= 1:
         return array
-    if array._meta.shadow.flags.c_contiguous:
+    if array._metadata.shadow.flags.c_contiguous:
         return apply(np.ndarray.reshape, array, -1)
     return apply(_reduced, array)

@@ -84,7 +84,7 @@ def check(conditions: str, values: dict) -> None:
 
 
 def shape_of(x: Any) -> tuple:
-    return x._meta.shape if isinstance(x, Remote) else ()
+    return x._metadata.shape if isinstance(x, Remote) else ()
 
 
 def on_device(x: Any) -> Any:

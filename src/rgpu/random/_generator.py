@@ -195,7 +195,7 @@ class RandomState(RemoteObject):
         """Permute an array in place along its first axis."""
         if not isinstance(a, Remote):
             raise TypeError("The array must be cupy.ndarray")
-        if not a._meta.ndim:
+        if not a._metadata.ndim:
             raise TypeError("An array whose ndim is 0 is not supported")
         if a._stream is not self._stream:
             raise RuntimeError("the array and the random state are on different devices")
@@ -275,7 +275,7 @@ def _check_bounds(low: int, last: int, dtype: np.dtype) -> None:
 def _check_choice(a: Any, size: Any, replace: bool, p: Any) -> None:
     if a is None:
         raise ValueError("a must be 1-dimensional or an integer")
-    if isinstance(a, Remote) and not a._meta.ndim:
+    if isinstance(a, Remote) and not a._metadata.ndim:
         raise NotImplementedError("choice() of a zero-dimensional array is not supported")
     if isinstance(a, int) and a < 0:
         raise ValueError("a must be greater than or equal to 0")

@@ -76,7 +76,7 @@ class Generator:
             raise TypeError(f"Unsupported dtype {dtype.name} for {name}")
         if out is not None:
             _check_out(dtype, size, out, name == "standard_gamma")
-            size = out._meta.shape
+            size = out._metadata.shape
         if name == "hypergeometric":
             _arguments.check("ngood < 0; nbad < 0; nsample < 0", values)
         size = None if size is None else creation.checked_shape(size)
@@ -130,7 +130,7 @@ def _parameter(name: str, key: str, x: Any) -> Any:
 
 
 def _check_out(dtype: np.dtype, size: Any, out: Any, c_only: bool) -> None:
-    meta = out._meta
+    meta = out._metadata
     if meta.dtype.char != dtype.char:
         raise TypeError(
             f"Supplied output array has the wrong type. Expected {dtype.name}, got {meta.dtype.name}"

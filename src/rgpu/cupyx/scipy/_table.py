@@ -45,7 +45,7 @@ class SpecialFunction:
         options = {key: value for key, value in options.items() if value is not None}
         if out is not None:
             return _run_into(self._declared, args, {**options, "out": out}, out)
-        operands = [x._meta if isinstance(x, Remote) else x for x in args]
+        operands = [x._metadata if isinstance(x, Remote) else x for x in args]
         shape = np.broadcast_shapes(*[x.shape if type(x) is Meta else () for x in operands])
         key = (
             self._declared,
@@ -61,8 +61,8 @@ class SpecialFunction:
         encoded = dispatch._Arguments(pool.current_stream(), args, options, True)
         result = dispatch.ask(BY_NAME[self._declared], encoded)
         results = result if isinstance(result, tuple) else (result,)
-        if all(isinstance(x, Remote) and x._meta.shape == shape for x in results):
-            _dtypes[key] = tuple(x._meta.dtype for x in results)
+        if all(isinstance(x, Remote) and x._metadata.shape == shape for x in results):
+            _dtypes[key] = tuple(x._metadata.dtype for x in results)
         return result
 
 

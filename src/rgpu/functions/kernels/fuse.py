@@ -34,7 +34,7 @@ class _Ready:
     def due(self, args: tuple, after: int) -> bool:
         """Whether the compiler's half second pays: many elements, or more than ``after`` calls."""
         self.calls += 1
-        return self.calls > after or any(x._meta.size >= _LARGE for x in args if isinstance(x, Remote))
+        return self.calls > after or any(x._metadata.size >= _LARGE for x in args if isinstance(x, Remote))
 
     def __call__(self, args: tuple) -> Any:
         found = self.plan.run(args)
@@ -64,7 +64,7 @@ class Fusion:
                 raise TypeError(f"Invalid argument type for '{self.name}': ({types})")
         handles = [x._handle if isinstance(x, Remote) else None for x in args]
         key = tuple([
-            (x._meta, handles.index(x._handle)) if isinstance(x, Remote)
+            (x._metadata, handles.index(x._handle)) if isinstance(x, Remote)
             else x.dtype if isinstance(x, np.generic) else type(x)
             for x in args
         ])  # fmt: skip
@@ -84,7 +84,7 @@ class Fusion:
         self._alike.clear()
 
     def _look(self, key: tuple, args: tuple) -> _Ready | None:
-        if any(isinstance(x, np.ndarray) or isinstance(x, Remote) and not x._meta.size for x in args):
+        if any(isinstance(x, np.ndarray) or isinstance(x, Remote) and not x._metadata.size for x in args):
             return None
         classes: dict[int, int] = {1: -1}  # broadcasting asks which extents are equal, and which are 1
         alike = tuple([
@@ -101,7 +101,7 @@ class Fusion:
         for i, (x, kind) in enumerate(zip(args, key)):
             if isinstance(x, Remote):
                 first = kind[1]
-                nodes.append(nodes[first] if first < i else Node("array", x._meta.dtype, x._meta.shape, (), i))
+                nodes.append(nodes[first] if first < i else Node("array", x._metadata.dtype, x._metadata.shape, (), i))
             elif x is None:
                 nodes.append(None)
             else:

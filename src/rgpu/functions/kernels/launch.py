@@ -114,7 +114,7 @@ def signature(args: tuple) -> Any:
     for x in args:
         if type(x) is not array or x._stream is not stream:
             return None
-        key.append(x._meta)
+        key.append(x._metadata)
     return tuple(key)
 
 

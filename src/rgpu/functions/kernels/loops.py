@@ -58,7 +58,7 @@ class _Kernel:
         return next(iter(self._cached_codes.values()))
 
     def _remember(self, arrays: list, types: list, body: str, preamble: str) -> None:
-        key = tuple(x._meta.dtype for x in arrays)
+        key = tuple(x._metadata.dtype for x in arrays)
         if key not in self._cached_codes:
             letters = {p.type: c_type(t) for p, t in zip(self.params, types) if p.dtype is None}
             lines = [f"typedef {name} {letter};" for letter, name in sorted(letters.items())]
@@ -78,7 +78,7 @@ class _Kernel:
 
     def _typed(self, inputs: list, outputs: list) -> tuple[list, list]:
         dtypes = [
-            [x._meta.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)
+            [x._metadata.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)
         ]
         ins, outs = launch.resolve_types(self.in_params, self.out_params, *dtypes)
         typed = [x if isinstance(x, Remote) else launch.scalar(x, t) for x, t in zip(inputs, ins)]
@@ -137,7 +137,7 @@ class ElementwiseKernel(_Kernel):
 
     def _launch(self, args: tuple, size: int) -> Any:
         arguments = launch.converted(args)
-        key = (size, *[x._meta if isinstance(x, Remote) else type(x) for x in arguments])
+        key = (size, *[x._metadata if isinstance(x, Remote) else type(x) for x in arguments])
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) > 1024:  # a program of endless shapes must not leak them
@@ -165,16 +165,16 @@ class ElementwiseKernel(_Kernel):
             raise ValueError("Specified 'size' can be used only if all of the ndarray are 'raw'.")
         if size == -1 and not walked:
             raise ValueError("Loop size is undecided.")
-        shape = (size,) if size != -1 else np.broadcast_shapes(*[x._meta.shape for x in walked])
+        shape = (size,) if size != -1 else np.broadcast_shapes(*[x._metadata.shape for x in walked])
         typed, out_types = self._typed(inputs, outputs)
         if not outputs and size == -1 and any(p.raw for p in self.out_params):
             raise ValueError("Output array size is Undecided")
         for p, x in zip(self.out_params, outputs):
-            if not p.raw and x._meta.shape != shape:
+            if not p.raw and x._metadata.shape != shape:
                 raise ValueError("Out shape is mismatched")
         made = [] if outputs else [fresh(shape, dtype) for dtype in out_types]
         arrays = [x for x in (*typed, *outputs) if isinstance(x, Remote)]
-        types = [x._meta.dtype if isinstance(x, Remote) else x.dtype for x in typed]
+        types = [x._metadata.dtype if isinstance(x, Remote) else x.dtype for x in typed]
         self._remember(arrays, types + out_types, self.operation, self.preamble)
         return types, made, 0 in shape
 
@@ -227,7 +227,7 @@ class ReductionKernel(_Kernel):
         walked = [x for p, x in zip(self.in_params, inputs) if isinstance(x, Remote) and not p.raw]
         if not walked:
             raise ValueError("Loop size is undecided.")
-        shape = np.broadcast_shapes(*[x._meta.shape for x in walked])
+        shape = np.broadcast_shapes(*[x._metadata.shape for x in walked])
         axes = tuple(sorted(axis_rules.normalize(axis, len(shape))))
         typed, out_types = self._typed(inputs, outputs)
         if keepdims:
@@ -237,13 +237,13 @@ class ReductionKernel(_Kernel):
         if not outputs and any(p.raw for p in self.out_params):
             raise ValueError("Output array size is Undecided")
         for p, x in zip(self.out_params, outputs):
-            if not p.raw and x._meta.shape != out_shape:
+            if not p.raw and x._metadata.shape != out_shape:
                 raise ValueError("Out shape is mismatched")
         if not self.identity and 0 in shape and math.prod(out_shape):
             raise ValueError(f"zero-size array to reduction operation {self.name} which has no identity")
         made = [] if outputs else [fresh(out_shape, dtype) for dtype in out_types]
         stream = launch.place(outputs)
-        types = [x._meta.dtype if isinstance(x, Remote) else x.dtype for x in typed] + out_types
+        types = [x._metadata.dtype if isinstance(x, Remote) else x.dtype for x in typed] + out_types
         self._remember(
             [x for x in (*typed, *outputs) if isinstance(x, Remote)], types, self.map_expr, self.preamble
         )

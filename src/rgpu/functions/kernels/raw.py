@@ -196,7 +196,7 @@ def _integer(x: int) -> Any:
         root, offset = addresses.find(x)
         if root._offset == offset and root._root is None:
             return root
-        return views.make(root, fresh((max(root._meta.nbytes - offset, 0),), np.dtype(np.uint8)), offset)
+        return views.make(root, fresh((max(root._metadata.nbytes - offset, 0),), np.dtype(np.uint8)), offset)
     return np.int64(x) if -(2**63) <= x < 2**63 else np.uint64(x)
 
 

@@ -271,9 +271,9 @@ def aslinearoperator(A: Any) -> LinearOperator:  # noqa: N803
     if isinstance(A, LinearOperator):
         return A
     if isinstance(A, Remote):
-        if A._meta.ndim > 2:
+        if A._metadata.ndim > 2:
             raise ValueError("array must have ndim <= 2")
-        return _Matrix(A if A._meta.ndim == 2 else A.reshape(1, -1))  # type: ignore[attr-defined]
+        return _Matrix(A if A._metadata.ndim == 2 else A.reshape(1, -1))  # type: ignore[attr-defined]
     if isinstance(A, _spbase):
         return _Matrix(A)
     if hasattr(A, "shape") and hasattr(A, "matvec"):
