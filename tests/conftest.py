@@ -30,6 +30,7 @@ def pytest_addoption(parser):
         "--backend", choices=("cpu", "cupy"), default="cpu", help="the devices of the conformance tests' servers"
     )
     parser.addoption("--kills", type=int, default=4, help="how often chaos/test_redundancy kills a worker")
+    parser.addoption("--cuts", type=int, default=2, help="how often chaos/test_packets cuts the link for a while")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -12,15 +12,16 @@ _READY = re.compile(r"listening on tcp://(\S+)")
 
 
 class Server:
-    """One rgpu-server process. ``address`` is host:port."""
+    """One rgpu-server process. ``address`` is host:port. ``enter``: what stands before its command."""
 
-    def __init__(self, devices="cpu:2", name="test", *options):
+    def __init__(self, devices="cpu:2", name="test", *options, enter=(), **popen):
         self.log = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rgpu.server", "--devices", devices, "--port", "0", "--name", name, *options],
+            [*enter, sys.executable, "-m", "rgpu.server", "--devices", devices, "--port", "0", "--name", name]
+            + list(options),
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
+            **{"stderr": subprocess.DEVNULL, **popen},
         )
         deadline, text = time.monotonic() + 30, ""
         while "\n" not in text and time.monotonic() < deadline:

@@ -91,14 +91,14 @@ class TestBook:
         unclaimed = made.request(client(), Terms(memory=1))
         own = made.admit(client(), None)
         book.renew(held.id)
-        clock.now += 8.0
+        clock.now += 12.0
         assert made.overdue() == []
         clock.now += 0.1
-        assert made.overdue() == [(held, "the holder of the lease was gone for more than 8 s")]
+        assert made.overdue() == [(held, "the holder of the lease was gone for more than 12 s")]
         book.renew(held.id)
         assert made.overdue() == []
-        clock.now += 22
-        assert made.overdue()[-1] == (unclaimed, "the holder of the lease was gone for more than 8 s")
+        clock.now += 18
+        assert made.overdue()[-1] == (unclaimed, "the holder of the lease was gone for more than 12 s")
         clock.now += 31
         assert (timed, "the time of the lease is over") in made.overdue()
         book.renew(held.id)

@@ -138,9 +138,9 @@ class DaemonClient:
             *_who_we_are(),
         )
 
-    def renew(self, lease: bytes) -> Any:
+    def renew(self, lease: bytes, timeout: float | None = None) -> Any:
         """Keep a lease: ``seconds`` left and a ``notice``. LeaseEnded with the reason when it is over."""
-        return self._ask(control.Renew, control.Kept, lease)
+        return self._ask(control.Renew, control.Kept, lease, timeout=timeout)
 
     def give_back(self, lease: bytes) -> None:
         """End a lease and its sessions. Giving it back twice is harmless."""

@@ -360,37 +360,42 @@ def _wait_for(daemon: DaemonClient, terms: Terms, deadline: float, told: Callabl
 
 
 class Holder:
-    """Keeps leases in a thread of its own, and tells people on stderr what their holder should know."""
+    """Keeps leases, in a thread for each server: one that does not answer must not cost a lease on another. Tells
+    people on stderr what their holder should know."""
 
     def __init__(self, name: str = "rgpu") -> None:
         self._name = name
         self._leases: dict[bytes, tuple[DaemonClient, float]] = {}
         self._said: dict[bytes, str] = {}
-        self._over, self._added = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._threads: dict[Address, tuple[threading.Thread, threading.Event]] = {}
 
     def add(self, daemon: DaemonClient, lease: bytes, every: float) -> None:
         self._leases[lease] = (daemon, every)
-        self._added.set()  # a first word at once: until then a server waits longer for us, were we to be killed
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rgpu-holder", daemon=True)
-            self._thread.start()
+        server = daemon.address
+        if server not in self._threads:
+            added = threading.Event()
+            thread = threading.Thread(target=self._run, args=(server, added), name="rgpu-holder", daemon=True)
+            self._threads[server] = (thread, added)
+            thread.start()
+        self._threads[server][1].set()  # a first word at once: until then a server waits longer for us
 
     def forget(self, lease: bytes) -> None:
         """It is not wanted any more."""
         self._leases.pop(lease, None)
 
-    def _run(self) -> None:
+    def _run(self, server: Address, added: threading.Event) -> None:
         while not self._over.is_set():
-            self._added.clear()
-            for lease, (daemon, _) in list(self._leases.items()):
-                self.renew(daemon, lease)
-            self._added.wait(min((every for _, every in list(self._leases.values())), default=1.0))
+            added.clear()
+            mine = [(lease, *held) for lease, held in list(self._leases.items()) if held[0].address == server]
+            for lease, daemon, every in mine:
+                self.renew(daemon, lease, every)
+            added.wait(min((every for _, _, every in mine), default=60.0))
 
-    def renew(self, daemon: DaemonClient, lease: bytes) -> None:
-        """Once; a lease that is over is renewed no more."""
+    def renew(self, daemon: DaemonClient, lease: bytes, patience: float | None = None) -> None:
+        """Once; a lease that is over is renewed no more. An answer that takes longer is asked for again."""
         try:
-            self._say(daemon, lease, daemon.renew(lease).notice)
+            self._say(daemon, lease, daemon.renew(lease, patience).notice)
         except LeaseEnded as error:
             self._say(daemon, lease, str(error))
             self._leases.pop(lease, None)
@@ -405,9 +410,11 @@ class Holder:
 
     def close(self, give_back: bool = False) -> None:
         self._over.set()
-        self._added.set()
-        if self._thread is not None:
-            self._thread.join(2.0)
+        for _, added in self._threads.values():
+            added.set()
+        end = time.monotonic() + 2.0
+        for thread, _ in self._threads.values():
+            thread.join(max(0.0, end - time.monotonic()))
         for lease, (daemon, _) in list(self._leases.items()):
             if give_back:
                 with contextlib.suppress(RgpuError):

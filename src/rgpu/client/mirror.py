@@ -388,9 +388,9 @@ class Mirror:
             since = half.connection.down_since
             if since is None:
                 continue
-            silent = time.monotonic() - since
             spare = len(self.whole) > 1 or not half.whole
-            error = half.seat.fate(silent, SERVER_LOST_AFTER) if spare else half.seat.fate(silent)
+            error = half.seat.fate(since, SERVER_LOST_AFTER if spare else None)
+            silent = time.monotonic() - since
             if error is None and spare and silent > PATIENCE:
                 error = ServerLost(f"the worker of {half.name} could not be reached for {silent:.1f} s")
             if error is not None and half.connection.down_since is not None:

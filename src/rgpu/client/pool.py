@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import replace
@@ -172,7 +171,7 @@ class Device:
             stream.mirror.look_after()
             return
         since = stream.connection.down_since
-        error = self.seat.fate(time.monotonic() - since) if since is not None else None
+        error = self.seat.fate(since) if since is not None else None
         if error is not None:
             stream.lose(error)
 

@@ -6,6 +6,7 @@ is said over them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from rgpu.errors import ServerLost, ServerUnavailable, SessionExpired, WorkerLos
 from rgpu.session import Connection, Session
 
 ASK = 1.0  # seconds that asking for a session's state may take: others wait for the same thread
-SERVER_LOST_AFTER = 3.0  # seconds without an answer from anybody until the server counts as lost
+SERVER_LOST_AFTER = 2.5  # seconds without a link until a server that refuses us, or has hung up, counts as lost
 
 
 def reachable(daemon: DaemonClient, endpoints: list[str]) -> list[str]:
@@ -64,11 +65,15 @@ class Seat:
         """The same, as a connection."""
         return Connection(*self.open(), on_message=on_message, sink=sink)
 
-    def fate(self, silent: float, patience: float = SERVER_LOST_AFTER) -> Exception | None:
-        """What it means that the worker was ``silent`` for so many seconds; None: nothing yet."""
+    def fate(self, since: float, patience: float | None = None) -> Exception | None:
+        """What it means that the worker's link is down ``since`` a time; None: nothing yet. Where nobody answers it may
+        be the network: that is waited for as long as the worker waits, or for ``patience`` seconds."""
         try:
             state = self.daemon.session_state(self.session, timeout=ASK)
         except ServerUnavailable as error:
+            if patience is None:
+                patience = SERVER_LOST_AFTER if error.reason in ("refused", "closed") else self._grace
+            silent = time.monotonic() - since
             return ServerLost(f"{self.name} no longer answers: {error}") if silent > patience else None
         except PermissionError as error:  # an AuthenticationError
             return error
@@ -82,7 +87,7 @@ class Seat:
             )
         if state == "unknown":
             return SessionExpired(f"{self.name}: the server no longer knows this session")
-        if silent > self._grace + ASK:
+        if time.monotonic() - since > self._grace + ASK:
             reason = f"could not be reached for more than {self._grace:g} s, though its server can"
             return SessionExpired(f"the worker of {self.name} {reason}; its arrays are gone")
         return None

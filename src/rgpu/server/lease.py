@@ -17,7 +17,8 @@ from rgpu.leases.queue import worth
 from rgpu.leases.terms import Client, Terms
 
 REMEMBERED = 4096  # ended sessions and leases whose fate can still be asked for
-CLAIM_SECONDS = 30.0  # that a new lease waits for its holder's first word; from then on it is ``grace``
+CLAIM_SECONDS = 30.0  # that a new lease waits for its holder's first word; from then on it is ``patience``
+OVERTIME = 1.5  # times grace: a gap of the network may begin just before a renewal, and end during a futile one
 
 
 @dataclass
@@ -73,7 +74,7 @@ class LeaseBook:
     def __init__(
         self, clock: Callable[[], float], totals: Sequence[int], *, factor: float = 1.0, grace: float = 8.0
     ) -> None:
-        self.clock, self.grace = clock, grace
+        self.clock, self.patience = clock, grace * OVERTIME
         self.totals = tuple(totals)
         self.lendable = tuple(int(total * factor) for total in totals)
         self._leases: dict[bytes, Lease] = {}
@@ -94,7 +95,7 @@ class LeaseBook:
             terms.compute,
             now,
             now + terms.seconds if terms.seconds else None,
-            None if own or terms.seconds else now + max(0.0, CLAIM_SECONDS - self.grace),
+            None if own or terms.seconds else now + max(0.0, CLAIM_SECONDS - self.patience),
             own,
             now,
         )
@@ -161,8 +162,8 @@ class LeaseBook:
         for lease in self._leases.values():
             if lease.until is not None and now >= lease.until:
                 over.append((lease, "the time of the lease is over"))
-            elif lease.renewed is not None and now - lease.renewed > self.grace:
-                over.append((lease, f"the holder of the lease was gone for more than {self.grace:g} s"))
+            elif lease.renewed is not None and now - lease.renewed > self.patience:
+                over.append((lease, f"the holder of the lease was gone for more than {self.patience:g} s"))
             elif idle_timeout and now - lease.active > idle_timeout:
                 over.append((lease, f"the lease was idle for more than {idle_timeout:g} s"))
         return over
