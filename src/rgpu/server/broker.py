@@ -18,7 +18,7 @@ from rgpu.leases.terms import Client, Quotas, Terms, show_bytes
 from rgpu.server.lease import Lease, LeaseBook, Session
 
 FORGOTTEN_AFTER = 5.0  # seconds without a question about its ticket, until a request leaves the queue
-WARN_BEFORE = 60.0  # seconds before an idle lease ends that its holder is told, or a fifth of the time if that is less
+WARN_BEFORE = 60.0  # seconds before an idle lease ends that its holder is told, or a third of the time if that is less
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Broker:
         if self.drain_at is not None:
             return f"the server is drained and ends this lease in {max(0.0, self.drain_at - now):.0f} s"
         idle = now - lease.active
-        if self.idle_timeout and idle > self.idle_timeout - min(WARN_BEFORE, self.idle_timeout / 5):
+        if self.idle_timeout and idle > self.idle_timeout - min(WARN_BEFORE, self.idle_timeout / 3):
             return (
                 f"the lease has been idle for {idle:.0f} s and will be given back in "
                 f"{max(0.0, self.idle_timeout - idle):.0f} s unless it is used"
