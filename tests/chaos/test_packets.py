@@ -18,7 +18,7 @@ from tests.support import faultlink
 from tests.support.servers import Server, gone
 from tests.support.waiting import wait_until
 
-GRACE = 2.0
+GRACE = 3.0
 
 PROGRAM = """
 import json, os, sys, time
