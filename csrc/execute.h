@@ -21,7 +21,7 @@ extern struct execute the;
 
 typedef struct {
     PyObject_HEAD
-    long long used, limit;
+    long long used, limit, total;
 } Account;
 
 typedef struct {

@@ -141,6 +141,8 @@ int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint
         Py_INCREF((PyObject *)account);
         t->slots[at].account = account;
         account->used += nbytes;
+        if (account->used > account->total)
+            account->total = account->used;
         t->used += nbytes;
     }
     return 0;
@@ -359,6 +361,7 @@ static int account_init(Account *self, PyObject *args, PyObject *named)
 static PyMemberDef account_members[] = {
     {"used", T_LONGLONG, offsetof(Account, used), 0, "bytes that its arrays own"},
     {"limit", T_LONGLONG, offsetof(Account, limit), 0, "bytes that they may own (0: any)"},
+    {"total", T_LONGLONG, offsetof(Account, total), 0, "the most that they owned, which the process keeps"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot account_slots[] = {

@@ -212,6 +212,15 @@ crc32c = IMPLEMENTATION.crc32c
 tune_malloc = IMPLEMENTATION.tune_malloc
 
 
+def trim_malloc() -> bool:
+    """Give freed memory of this process back to the system now; False where malloc cannot be asked to."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(trim(0))
+
+
 def die_with_parent() -> None:
     """Ask Linux to kill this process when the one that started it ends; elsewhere nothing happens."""
     if sys.platform == "linux":

@@ -49,6 +49,9 @@ class FollowingStream(CommandStream):
     ahead: set[int]  # streams on which something may run beside the commands: collectives
     capturing: set[int]  # CUDA streams whose work is recorded, and has not begun
 
+    def let_direct(self, on: bool) -> None:
+        """Commands that enter by themselves would follow nobody."""
+
     def submit(self, command: tuple) -> None:
         with self.lock:  # no other thread's command may come between the switch and this one
             self._tell()

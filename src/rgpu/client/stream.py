@@ -579,6 +579,10 @@ class CommandStream(Queue):
             more = f" (and {len(unseen) - 1} more)" if len(unseen) > 1 else ""
             print(f"rgpu: an error was never seen by the program{more}: {unseen[0].line()}", file=sys.stderr)
 
+    def let_direct(self, on: bool) -> None:
+        """Whether operators and repeated calls may enter commands without this class's methods, where they could."""
+        self.direct = on and not (self.blocking or self.closed or forked())
+
     def abort(self) -> None:
         """End now; what is queued is lost and the worker notices by itself."""
         ticker.remove(self)

@@ -15,6 +15,7 @@ from rgpu.cuda import (
     driver,
     errors,
     memory,
+    memory_hook,
     nvtx,
     pinned_memory,
     profiler,
@@ -24,6 +25,7 @@ from rgpu.cuda import (
 from rgpu.cuda.device import Device, get_device_id
 from rgpu.cuda.memory import (
     BaseMemory,
+    CFunctionAllocator,
     ManagedMemory,
     Memory,
     MemoryAsync,
@@ -39,6 +41,7 @@ from rgpu.cuda.memory import (
     set_allocator,
     using_allocator,
 )
+from rgpu.cuda.memory_hook import MemoryHook
 from rgpu.cuda.pinned_memory import (
     PinnedMemory,
     PinnedMemoryPointer,

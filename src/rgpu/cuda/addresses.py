@@ -52,6 +52,7 @@ def of(root: Remote) -> int:
     """The address of a root allocation (0 for an empty one)."""
     if not root._metadata.nbytes:
         return 0
+    root = getattr(root, "lender", root)  # memory that is lent has its owner's address
     number, handle = issue.ordinal(root._stream), root._handle
     with _lock:
         found = _ranges.get(number)

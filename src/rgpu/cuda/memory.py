@@ -7,6 +7,8 @@ made when asked for, so that ``a.data`` costs nothing. Pools live in ``rgpu.cuda
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ from rgpu import surface
 from rgpu.client import follow
 from rgpu.client import meta as layouts
 from rgpu.client.remote import Remote
-from rgpu.cuda import addresses, copying, handles, issue, managed
+from rgpu.cuda import addresses, allocations, copying, handles, issue, managed
 from rgpu.cuda.errors import INVALID_VALUE, invalid
 from rgpu.cuda.errors import CUDARuntimeError as CUDARuntimeError
 from rgpu.cuda.errors import OutOfMemoryError as OutOfMemoryError
@@ -310,19 +312,24 @@ class PythonFunctionAllocator:
         return MemoryPointer(_FunctionMemory(size, self._malloc, self._free), 0)
 
 
+class CFunctionAllocator(PythonFunctionAllocator):
+    """The same with addresses of C functions of this process: ``void *malloc(void *param, size_t size, int device)``
+    and ``void free(void *param, void *ptr, int device)``. ``owner`` is kept alive."""
+
+    def __init__(self, param: int, malloc_func: int, free_func: int, owner: Any) -> None:
+        take = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(malloc_func)
+        give = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free_func)
+        super().__init__(lambda size, device: take(param, size, device), lambda ptr, device: give(param, ptr, device))
+        self._owner = owner
+
+
 class _FunctionMemory(BaseMemory):
     def __init__(self, size: int, malloc: Any, free: Any) -> None:
-        number = issue.ordinal(issue.here())
-        pointer = malloc(size, number)
-        self._free = free
-        self.size, self.device_id, self.ptr = size, number, pointer
-        if pointer:
-            self._root, self._start = addresses.find(pointer)
-
-    def __del__(self) -> None:
-        if self.__dict__.get("ptr"):
-            self._root = None
-            self._free(self.ptr, self.device_id)
+        self.size, self.device_id = size, issue.ordinal(issue.here())
+        self.ptr = malloc(size, self.device_id) if size else 0
+        if self.ptr:
+            root, self._start = addresses.find(self.ptr)
+            self._root = allocations.lent(root, functools.partial(free, self.ptr, self.device_id))
 
 
 from rgpu.cuda import pools  # noqa: E402 - pools allocate the memory defined above
@@ -331,6 +338,7 @@ from rgpu.cuda.pools import MemoryPool as MemoryPool  # noqa: E402
 from rgpu.cuda.pools import SingleDeviceMemoryPool as SingleDeviceMemoryPool  # noqa: E402
 
 _parse_limit_string = pools.parse_limit
+pools.on_worker |= {_malloc, malloc_managed, malloc_async}
 
 
 def alloc(size: int) -> MemoryPointer:
@@ -346,8 +354,9 @@ def get_allocator() -> Any:
 def set_allocator(allocator: Any = None) -> None:
     """Use another allocator from now on; None: no pool.
 
-    A MemoryPool's ``malloc`` decides where results are accounted, and limited, too. Any other function
-    serves ``alloc``; results are made on the worker, which cannot call it.
+    A MemoryPool's ``malloc`` decides where results are accounted, and limited. Any other function (bytes ->
+    MemoryPointer) is called for each array that is made; results are made by the worker, which cannot call it, and
+    copied there.
     """
     pools.set_allocator(_malloc if allocator is None else allocator)
 

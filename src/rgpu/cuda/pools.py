@@ -15,8 +15,9 @@ from typing import Any
 from rgpu.client import follow
 from rgpu.client import pool as devices
 from rgpu.client.stream import CommandStream
-from rgpu.cuda import issue, managed
+from rgpu.cuda import allocations, issue, managed
 
+_pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()  # all there are
 _WAIT_BYTES = 64 << 20  # an allocation of this size may well fail: wait, and raise where CuPy would
 
 
@@ -29,6 +30,8 @@ class MemoryPool:
         self._allocator = allocator
         self._held: weakref.WeakKeyDictionary[CommandStream, issue.Held] = weakref.WeakKeyDictionary()
         self._limits: weakref.WeakKeyDictionary[CommandStream, int] = weakref.WeakKeyDictionary()
+        self._totals: weakref.WeakKeyDictionary[CommandStream, int] = weakref.WeakKeyDictionary()  # for hooks
+        _pools.add(self)
 
     def _on(self, stream: CommandStream) -> Any:
         """This pool in commands: None for the default one."""
@@ -46,19 +49,34 @@ class MemoryPool:
 
         if not size:
             return memory.MemoryPointer(memory.Memory(0), 0)
-        stream = issue.here()
+        stream, hooked = issue.here(), bool(allocations.hooks())
+        if hooked:
+            self.look(stream)  # and what was dropped is free
         taken = memory.BaseMemory()
-        taken._take(size, self._handle(stream))
+        with allocations.aside():
+            taken._take(size, self._handle(stream))
         if self._allocator is memory.malloc_managed:
             managed.manage(taken._root, pooled=True)
         pointer = memory.MemoryPointer(memory.PooledMemory(taken._root), 0)
+        if hooked:
+            allocations.taken(taken._root, size, id(pointer.mem), self)
         if size >= _WAIT_BYTES or self._limits.get(stream):
             stream.sync()
         return pointer
 
-    def _figures(self) -> list[int]:
-        stream = issue.here()
+    def _figures(self, stream: CommandStream | None = None) -> list[int]:
+        stream = stream or issue.here()
         return issue.ask(stream, "memory.figures", self._on(stream))
+
+    def look(self, stream: CommandStream) -> None:
+        """Remember for ``grown`` how large it is on a device."""
+        self._totals[stream] = self._figures(stream)[1]
+
+    def grown(self, stream: CommandStream) -> int:
+        """The bytes that it took from a device since it was last looked at there."""
+        before = self._totals.get(stream, 0)
+        self.look(stream)
+        return max(0, self._totals[stream] - before)
 
     def used_bytes(self) -> int:
         return self._figures()[0]
@@ -79,7 +97,9 @@ class MemoryPool:
     def free_all_blocks(self, stream: Any = None) -> None:
         """Give cached memory back to the device."""
         here = issue.here()
-        issue.submit(here, "memory.free_all", self._on(here))
+        with here.lock:
+            here.gather()  # what was dropped before is free by then
+            issue.submit(here, "memory.free_all", self._on(here))
 
     def free_all_free(self) -> None:
         import warnings
@@ -157,6 +177,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _process_allocator: Any = default_pool.malloc
+on_worker: set[Any] = set()  # functions that mean a way of the worker's (``cuda.memory``)
 
 
 def thread_allocator() -> Any:
@@ -167,14 +188,41 @@ def current_allocator() -> Any:
     return _thread.allocator or _process_allocator
 
 
+def _of_pool(allocator: Any) -> MemoryPool | None:
+    """The pool whose ``malloc`` an allocator is."""
+    owner = getattr(allocator, "__self__", None)
+    return owner if isinstance(owner, MemoryPool) else None
+
+
+def _is_python(allocator: Any) -> bool:
+    """Whether results go where a function of the program says."""
+    return allocator is not None and allocator not in on_worker and _of_pool(allocator) is None
+
+
+def _current_python() -> Any:
+    allocator = current_allocator()
+    return allocator if _is_python(allocator) else None
+
+
+def _current_pool() -> MemoryPool | None:
+    return _of_pool(current_allocator())
+
+
+allocations.python_allocator, allocations.current_pool = _current_python, _current_pool
+
+
+def look_at_all() -> None:
+    """A hook begins: how large is each pool now, where it is in use?"""
+    for stream in allocations.attached():
+        for pool in list(_pools):
+            if pool is default_pool or stream in pool._held:
+                pool.look(stream)
+
+
 def _pool_of(allocator: Any, stream: CommandStream) -> int:
     """The pool whose ``malloc`` an allocator is, as ``follow`` has it."""
-    owner = getattr(allocator, "__self__", None)
-    return owner._handle(stream) if isinstance(owner, MemoryPool) else follow.NO_POOL
-
-
-def _attached() -> list[CommandStream]:
-    return [device.stream for device in devices.get().devices if device.attached]
+    owner = _of_pool(allocator)
+    return follow.NO_POOL if owner is None else owner._handle(stream)
 
 
 def set_allocator(allocator: Any) -> None:
@@ -182,7 +230,8 @@ def set_allocator(allocator: Any) -> None:
     if _thread.allocator is not None:
         raise ValueError("Can't change the global allocator inside `using_allocator` context manager")
     before, _process_allocator = _process_allocator, allocator
-    for stream in _attached():
+    allocations.watch(_is_python(allocator) - _is_python(before))
+    for stream in allocations.attached():
         follow.use_pool_everywhere(stream, _pool_of(allocator, stream))
     del before  # not earlier: until now, commands asked for the old pool, which may end with this
 
@@ -199,7 +248,8 @@ def using(allocator: Any) -> Iterator[None]:
 
 def _set_for_thread(allocator: Any) -> None:
     before, _thread.allocator = _thread.allocator, allocator
-    for stream in _attached():
+    allocations.watch(_is_python(allocator) - _is_python(before))
+    for stream in allocations.attached():
         follow.use_pool(stream, None if allocator is None else _pool_of(allocator, stream))
     del before  # as above
 

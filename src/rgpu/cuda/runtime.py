@@ -17,7 +17,8 @@ import numpy as np
 from rgpu import surface
 from rgpu.client import follow
 from rgpu.client import pool as devices
-from rgpu.cuda import addresses, copying, graph, handles, issue
+from rgpu.cuda import addresses, copying, driver_pools, graph, handles, issue
+from rgpu.cuda.driver_pools import MemPoolProps as MemPoolProps
 from rgpu.cuda.errors import (
     INVALID_DEVICE,
     INVALID_VALUE,
@@ -32,6 +33,8 @@ cudaInvalidDeviceId, cudaCpuDeviceId = -2, -1  # noqa: N816 - CuPy's names
 eventDefault, eventBlockingSync, eventDisableTiming, eventInterprocess = 0, 1, 2, 4  # noqa: N816
 streamDefault, streamNonBlocking, streamLegacy, streamPerThread = 0, 1, 1, 2  # noqa: N816
 memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = range(4)  # noqa: N816
+memPoolCreate, memPoolDestroy = driver_pools.create, driver_pools.destroy  # noqa: N816
+memPoolTrimTo, memPoolGetAttribute = driver_pools.trim, driver_pools.attribute  # noqa: N816
 _NOT_READY = 600  # what a query answers instead of success; not an error
 
 
@@ -226,6 +229,10 @@ def free(ptr: int) -> None:
         raise invalid(
             INVALID_VALUE, f"{ptr:#x} did not come from a malloc of this module, or was freed before"
         )
+
+
+def mallocFromPoolAsync(size: int, pool: int, stream: int) -> int:
+    return _keep(driver_pools.allocate(size, pool, stream), memoryTypeDevice)
 
 
 def freeAsync(ptr: int, stream: int) -> None:

@@ -32,6 +32,8 @@ plain: set = {float, int, bool, complex}  # operands that leave a result's class
 to_device: Any = None
 managed: Any = None  # an array over memory for all devices, on the current one; None for any other
 like: Any = None  # a device array for an object that stands for one
+#: set while somebody looks at allocations (``cuda.allocations``): given each new array, it returns what to use for it
+made: Any = None
 
 
 #: number of a function -> {layouts of its operands: layout of the result}, for the short way of ``operators``
@@ -45,7 +47,7 @@ def new(meta: Meta, stream: Any, handle: int, cls: Any = None) -> Any:
     array = object.__new__(cls or ndarray)
     array._handle, array._metadata, array._stream = handle, meta, stream
     array._root, array._offset = None, 0
-    return array
+    return array if made is None else made(array)
 
 
 def operand(x: Any) -> Any:

@@ -36,12 +36,13 @@ def charged(nbytes: int) -> int:
 
 
 class PureAccount:
-    """What a memory pool of the session holds, and may hold (0: anything)."""
+    """What a memory pool of the session holds, and may hold (0: anything). ``total``: the most that it held, which
+    the process keeps for its next use."""
 
-    __slots__ = ("used", "limit")
+    __slots__ = ("used", "limit", "total")
 
     def __init__(self, limit: int = 0) -> None:
-        self.used, self.limit = 0, limit
+        self.used, self.limit, self.total = 0, limit, 0
 
 
 class PureHandles:
@@ -96,6 +97,7 @@ class PureHandles:
             self._owned[handle] = nbytes
             self.used += nbytes
             account.used += nbytes
+            account.total = max(account.total, account.used)
             if account is not self.default:
                 self._accounts[handle] = account
         entries[handle] = entry

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rgpu._core import TRIM_THRESHOLD, trim_malloc
 from rgpu.server.table import Account
 from rgpu.server.telemetry import host_memory, processor_name
 
@@ -119,17 +120,21 @@ def _use_pool(backend: Any, pool: Any) -> None:
 
 
 def _figures(backend: Any, pool: Account | None) -> list[int]:
-    """[used, total, free blocks, limit]; freed memory goes back to the process at once."""
+    """[used, total, free blocks, limit]. What was freed the process keeps, as far as malloc does: one block."""
     account = _account(backend, pool)
-    return [account.used, account.used, 0, account.limit]
+    free = min(account.total - account.used, TRIM_THRESHOLD)
+    return [account.used, account.used + free, int(free > 0), account.limit]
+
+
+def _free_all(backend: Any, pool: Account | None) -> None:
+    """Give what the process keeps back to the system."""
+    account = _account(backend, pool)
+    account.total = account.used
+    trim_malloc()
 
 
 def _set_limit(backend: Any, pool: Account | None, limit: int) -> None:
     _account(backend, pool).limit = limit
-
-
-def _nothing(backend: Any, *_: Any) -> None:
-    """On a device that runs everything in order there is nothing to wait for."""
 
 
 def _record(backend: Any, event: CpuEvent, stream: CpuStream | None = None) -> None:
@@ -192,6 +197,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "memory.create_pool": lambda backend: Account(),
     "memory.use_pool": _use_pool,
     "memory.figures": _figures,
-    "memory.free_all": _nothing,
+    "memory.free_all": _free_all,
     "memory.set_limit": _set_limit,
 }
