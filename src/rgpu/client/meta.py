@@ -97,6 +97,15 @@ def fresh(shape: tuple, dtype: np.dtype) -> Meta:
     return found
 
 
+def broadcast(*shapes: tuple) -> tuple:
+    """The shape of arrays of these shapes together; ValueError as CuPy says it."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        texts = " ".join(map(str, shapes))
+        raise ValueError(f"operands could not be broadcast together with shapes {texts}") from None
+
+
 def c_strides(shape: tuple, itemsize: int) -> tuple:
     """Strides of a C-ordered array; like NumPy, all 0 when there is nothing to stride over."""
     if 0 in shape:

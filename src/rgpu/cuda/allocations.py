@@ -82,15 +82,15 @@ def _made(array: Any) -> Any:
     if allocator is not None:
         return _placed(allocator, array)
     pool = current_pool()
-    if _thread.hooks and pool is not None and array._meta.nbytes:
-        taken(array, array._meta.nbytes, id(array), pool)
+    if _thread.hooks and pool is not None and array._metadata.nbytes:
+        taken(array, array._metadata.nbytes, id(array), pool)
     return array
 
 
 def _placed(allocator: Callable[[int], Any], array: Any) -> Any:
     """An array's content in memory that an allocator gives, on the array's device: results are made by the worker,
     which cannot call it, and copied there."""
-    meta = array._meta
+    meta = array._metadata
     with aside(), array._stream.device:
         pointer = allocator(meta.nbytes)
         placed = pointer._array(type(array), meta.shape, meta.dtype, meta.strides, "C")
@@ -146,7 +146,7 @@ class Lent(Remote):
 def lent(lender: Remote, end: Callable[[], None]) -> Lent:
     """A root over the memory of another one, which lives as long."""
     root = object.__new__(Lent)
-    root._handle, root._meta, root._stream = lender._handle, lender._meta, lender._stream
+    root._handle, root._metadata, root._stream = lender._handle, lender._metadata, lender._stream
     root._root, root._offset = None, 0
     root.lender, root.end = lender, end
     return root

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.client.meta import Meta, fresh
+from rgpu.client.meta import Meta, broadcast, fresh
 from rgpu.wire.values import OLD_NUMPY
 
 _elementwise: dict[Any, Any] = {}
@@ -75,7 +75,7 @@ def _resolved(ufunc: np.ufunc, operands: tuple) -> Any:
 def _elementwise_rule(name: str, operands: tuple, options: dict) -> Any:
     ufunc = numpy_function(name)
     if OLD_NUMPY and isinstance(ufunc, np.ufunc) and not options:
-        shape = np.broadcast_shapes(*[x.shape for x in operands if type(x) is Meta])
+        shape = broadcast(*[x.shape if type(x) is Meta else () for x in operands])
         metas = tuple(fresh(shape, dtype) for dtype in _resolved(ufunc, operands))
         return metas if len(metas) > 1 else metas[0]
     dummies = [np.empty((0,), x.dtype) if type(x) is Meta else x for x in operands]
@@ -87,7 +87,7 @@ def _elementwise_rule(name: str, operands: tuple, options: dict) -> Any:
             result = _OF_RECORDS[name](*dummies)  # no ufunc compares structured values
         else:
             result = ufunc(*dummies, **options)
-    shape = np.broadcast_shapes(*[x.shape for x in operands if type(x) is Meta])
+    shape = broadcast(*[x.shape if type(x) is Meta else () for x in operands])
     if isinstance(result, tuple):
         return tuple(fresh(shape, item.dtype) for item in result)
     return fresh(shape, result.dtype)

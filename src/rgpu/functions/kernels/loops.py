@@ -10,9 +10,7 @@ import math
 import warnings
 from typing import Any
 
-import numpy as np
-
-from rgpu.client.meta import fresh
+from rgpu.client.meta import broadcast, fresh
 from rgpu.client.predict import axes as axis_rules
 from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
@@ -165,7 +163,7 @@ class ElementwiseKernel(_Kernel):
             raise ValueError("Specified 'size' can be used only if all of the ndarray are 'raw'.")
         if size == -1 and not walked:
             raise ValueError("Loop size is undecided.")
-        shape = (size,) if size != -1 else np.broadcast_shapes(*[x._metadata.shape for x in walked])
+        shape = (size,) if size != -1 else broadcast(*[x._metadata.shape for x in walked])
         typed, out_types = self._typed(inputs, outputs)
         if not outputs and size == -1 and any(p.raw for p in self.out_params):
             raise ValueError("Output array size is Undecided")
@@ -227,7 +225,7 @@ class ReductionKernel(_Kernel):
         walked = [x for p, x in zip(self.in_params, inputs) if isinstance(x, Remote) and not p.raw]
         if not walked:
             raise ValueError("Loop size is undecided.")
-        shape = np.broadcast_shapes(*[x._metadata.shape for x in walked])
+        shape = broadcast(*[x._metadata.shape for x in walked])
         axes = tuple(sorted(axis_rules.normalize(axis, len(shape))))
         typed, out_types = self._typed(inputs, outputs)
         if keepdims:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import predict
-from rgpu.client.meta import fresh
+from rgpu.client.meta import broadcast, fresh
 from rgpu.functions.recording import StandIn, recording
 from rgpu.wire.functions import BY_NAME
 
@@ -218,7 +218,7 @@ class Recorder:
     def _where(self, args: tuple) -> Traced:
         condition, *values = [self.node(x) for x in args]
         dtype = np.result_type(*[x.dtype if x.weak is None else x.weak(1) for x in values])
-        shape = np.broadcast_shapes(*[x.shape for x in (condition, *values)])
+        shape = broadcast(*[x.shape for x in (condition, *values)])
         inputs = (condition, *values)
         return Traced(self, Node("op", dtype, shape, inputs, ("where", (np.dtype(bool), dtype, dtype))))
 
@@ -245,7 +245,7 @@ class Recorder:
         if not isinstance(target, Traced):
             raise Unfusable("the output of a fused function is an array of its own")
         place = target._node
-        if np.broadcast_shapes(value.shape, place.shape) != place.shape:
+        if broadcast(value.shape, place.shape) != place.shape:
             raise Unfusable("the shapes do not match")  # said when the function runs as it is
         if value.weak is None and not np.can_cast(value.dtype, place.dtype, casting):
             raise Unfusable("the dtypes do not match")
