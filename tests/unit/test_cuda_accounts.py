@@ -45,6 +45,20 @@ def test_accounts_are_charged_and_credited_separately(kinds):
     assert table.used == table.default.used == 0
 
 
+def test_the_total_of_an_account_is_the_most_it_had(kinds):
+    Table, Account = kinds
+    table = Table()
+    table.account = pool = Account()
+    table.put(1, "a", 1024)
+    table.put(2, "b", 1024)
+    table.free(1)
+    table.put(3, "c", 512)
+    assert (pool.used, pool.total, table.default.total) == (1536, 2048, 0)
+    pool.total = pool.used
+    table.put(4, "d", 512)
+    assert pool.total == 2048
+
+
 def test_the_limit_of_an_account_and_of_the_session(kinds):
     Table, Account = kinds
     table = Table(limit=4096)

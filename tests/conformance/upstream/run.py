@@ -84,7 +84,6 @@ def run(options: argparse.Namespace, work: Path, results: reports.Results) -> No
         "RGPU_CONFORMANCE_REPORT": str(lines),
         "CUPY_TEST_GPU_LIMIT": "4",  # tests for more devices than the two servers have say so and skip
         "RGPU_CHECK_PREDICTION": os.environ.get("RGPU_CHECK_PREDICTION", "1"),
-        "RGPU_FUSE_AFTER": os.environ.get("RGPU_FUSE_AFTER", "0"),  # as CuPy: a test of a kernel must not miss it
         "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     log = work / "pytest.log"
