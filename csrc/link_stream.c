@@ -347,6 +347,11 @@ static int64_t give_socket(int fd, struct iovec *parts, int count)
 static int64_t give_transport(pipe_end *end, const struct iovec *parts, int count)
 {
     int64_t total = 0;
+    if (end->transport->ops->give) {
+        total = end->transport->ops->give(end->transport, parts, count);
+        errno = total < 0 ? EPIPE : 0;
+        return total;
+    }
     for (int i = 0; i < count; i++)
         for (size_t at = 0; at < parts[i].iov_len;) {
             size_t left = parts[i].iov_len - at, size = left < PIECE ? left : PIECE;

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "rgpu_transport.cdef.h"
 
@@ -20,6 +21,7 @@ typedef struct {
     int (*busy)(rgpu_transport *); /* whether what was written still needs calls to leave */
     int (*fd)(rgpu_transport *); /* readable when there is news, or -1 */
     void (*close)(rgpu_transport *);
+    int64_t (*give)(rgpu_transport *, const struct iovec *parts, int count); /* `write` for several; NULL: one by one */
 } rgpu_transport_ops;
 
 struct rgpu_transport {

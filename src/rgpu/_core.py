@@ -308,6 +308,15 @@ class Transports:
             raise ValueError("too little memory")
         return Transport(self.lib, self._ffi, self.lib.rgpu_shm_open(memory, capacity, side), memory)
 
+    def load_seal(self, name: str) -> bool:
+        """Find a libcrypto by its name (empty: in this process), once a process."""
+        return not self.lib.rgpu_seal_load(name.encode())
+
+    def seal(self, fd: int, out_key: bytes, in_key: bytes, records: int) -> Transport:
+        """A connected socket whose bytes are sealed; a key is 32 bytes and 12 of its first nonce."""
+        if len(out_key) != 44 or len(in_key) != 44:
+            raise ValueError("a direction's key has 44 bytes")
+        return Transport(self.lib, self._ffi, self.lib.rgpu_seal_open(fd, out_key, in_key, records))
 
     def load_ucx(self, path: str) -> str:
         """Find the library, once a process; what is wrong, or an empty text."""

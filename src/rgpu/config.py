@@ -210,6 +210,13 @@ def parse_name(value: Any) -> str:
     return value
 
 
+def parse_data(value: Any) -> str:
+    """Whether data are encrypted on servers with keys."""
+    if value not in ("sealed", "clear"):
+        raise ValueError("sealed or clear is needed")
+    return value
+
+
 def parse_path(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 4096 or not value.isprintable():
         raise ValueError("the path of a file is needed")
@@ -402,6 +409,7 @@ class ServerConfig:
     worker_ports: tuple[int, int] | None = _setting(None, parse_ports, "RGPU_WORKER_PORTS")  # None: any free one
     name: str = _setting("", parse_name, "RGPU_NAME")  # empty: the host's name
     keys: str | None = _setting(None, parse_path, "RGPU_KEYS")  # folder; None: the usual one if there, "none": open
+    data: str = _setting("sealed", parse_data, "RGPU_DATA")  # with keys; clear: who comes proves it, nothing is sealed
     worker_user: str | None = _setting(None, parse_name, "RGPU_WORKER_USER")  # None: the daemon's own
     insecure: bool = _setting(False, parse_flag, "RGPU_INSECURE")
     device_memory: int = _setting(0, parse_bytes, "RGPU_DEVICE_MEMORY")  # 0: what the device has

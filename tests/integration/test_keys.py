@@ -15,9 +15,10 @@ import pytest
 import zmq
 
 from rgpu import errors, tokens
+from rgpu.client import pool
 from rgpu.client.control import DaemonClient
 from rgpu.config import parse_address
-from rgpu.link import curve, shm
+from rgpu.link import curve, seal, shm
 from rgpu.server import keys
 from rgpu.wire import control
 from rgpu.wire.codec import pack
@@ -89,6 +90,58 @@ def test_data_both_ways_under_keys(guarded, alice, monkeypatch):
         assert cp.cuda.Device(0).mem_info[1] > 0
     finally:
         cp.close()
+
+
+SEALED = ["tcp", *([] if shm.missing() else ["shm"])]
+
+
+@pytest.mark.skipif(bool(seal.missing()), reason=seal.missing() or "sealing works here")
+@pytest.mark.parametrize("kind", SEALED)
+def test_under_keys_data_take_sealed_links(guarded, alice, monkeypatch, kind):
+    import rgpu as cp
+
+    monkeypatch.setenv("RGPU_TOKEN", alice[1].path)
+    cp.connect(str(guarded.address), **({} if kind == SEALED[-1] else {"link": kind}))
+    try:
+        link = pool.current_stream().connection.link
+        host = np.random.default_rng(3).random(1 << 18)
+        np.testing.assert_array_equal((cp.asarray(host) * 2).get(), host * 2)
+        assert link.kind == kind
+        link._drop()  # the network is gone for a moment: the next connection has other keys
+        np.testing.assert_array_equal((cp.asarray(host) + 1).get(), host + 1)
+        assert cp.stats()["bytes_sent"] > 2 * host.nbytes
+    finally:
+        cp.close()
+
+
+def test_who_has_no_cryptography_library_takes_curve(guarded, alice):
+    source = (
+        "import rgpu as cp; from rgpu.client import pool; cp.ones(3).get();"
+        "print(pool.current_stream().connection.link.kind)"
+    )
+    where = guarded.server.address.replace("0.0.0.0", "127.0.0.1")
+    done = program(source, where, RGPU_TOKEN=alice[1].path, RGPU_CRYPTO_LIB="/none/here")
+    assert done.stdout == "zmq\n" and not done.stderr
+
+
+def test_data_in_the_clear_are_never_so_silently(tmp_path):
+    keys.init(tmp_path / "keys")
+    command = ["--devices", "cpu:1", "--port", "0", "--keys", str(tmp_path / "keys"), "--data", "clear"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rgpu.server", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            address = process.stdout.readline().partition("tcp://")[2].split()[0]
+            _, token = keys.KeyRing(tmp_path / "keys").create("bob", (parse_address(address),))
+            tokens.save(token, tmp_path / "bob.rgpu")
+            source = "import rgpu as cp; print(cp.ones(3).sum())"
+            done = program(source, address, RGPU_TOKEN=str(tmp_path / "bob.rgpu"), RGPU_LINK="tcp")
+        finally:
+            process.terminate()
+            said = process.stderr.read()
+    assert done.stdout == "3.0\n" and "WARNING" in done.stderr and 'data = "clear"' in done.stderr
+    assert 'WARNING: data = "clear"' in said
 
 
 def refusal(guarded, token, where=None):
@@ -452,32 +505,10 @@ def test_copies_between_devices_are_protected_as_well(guarded, alice, monkeypatc
             b = cp.asarray(a) + 1
             np.testing.assert_array_equal(b.get(), host + 1)
         assert cp.stats()["direct_bytes"] >= host.nbytes
-        near = "zmq" if shm.missing() else "shm"  # memory that two processes of one user share, or CURVE
-        assert cp.stats()["devices"][0]["links"] == {1: near}
+        near = "tcp" if shm.missing() else "shm"  # memory that only the two have
+        assert cp.stats()["devices"][0]["links"] == {1: near if not seal.missing() else "zmq"}
     finally:
         cp.close()
-
-
-@pytest.mark.skipif(bool(shm.missing()), reason="needs shared memory links")
-def test_a_pair_with_keys_shares_memory_with_its_own_user_only(monkeypatch):
-    listener = shm.listen("shm://")
-    secret = os.urandom(16)
-    there = listener.accept(secret)
-    monkeypatch.setattr(shm, "_user_of", lambda sock: os.getuid() + 1)
-    here = shm.connect(listener.uri, secret, same_user=True)
-
-    def up():
-        there.events()
-        return "up" in here.events()
-
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
-        assert not up()
-        time.sleep(0.01)
-    monkeypatch.undo()
-    wait_until(up, timeout=10)
-    here.abort()
-    there.abort()
 
 
 def test_two_ends_with_one_secret_meet_and_nobody_else():

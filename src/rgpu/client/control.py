@@ -6,6 +6,7 @@ array data passes here, and nothing here waits longer than its time limit.
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import platform
@@ -30,6 +31,7 @@ from rgpu.errors import (
 )
 from rgpu.leases.terms import Terms
 from rgpu.link.control import ControlClient
+from rgpu.link.seal import Seal
 from rgpu.tokens import Token
 from rgpu.wire import control
 from rgpu.wire.codec import pack, unpack
@@ -73,11 +75,18 @@ class Lease:
     epoch: int
     endpoints: list[str]
     key: str
+    secret: bytes
+    clear: bool
     grace: float
     device: dict[str, Any]
     lease: bytes
     idle_timeout: float
     token: Token | None = None  # what the worker is to be shown
+
+    @property
+    def seal(self) -> Seal | None:
+        """What the two ends of a sealed link share; None: there is none."""
+        return Seal(self.secret, self.clear) if self.secret else None
 
 
 class DaemonClient:
@@ -93,8 +102,9 @@ class DaemonClient:
         answer = self._ask(control.Hello, control.Welcome, VERSION, fingerprint(), numpy_version)
         return ServerInfo(*answer)
 
-    def attach(self, device: int | None = None, lease: bytes = b"") -> Lease:
-        """A session on a device (None: the server chooses), under a lease or one of its own, and its worker."""
+    def attach(self, device: int | None = None, lease: bytes = b"", seals: bool = False) -> Lease:
+        """A session on a device (None: the server chooses), under a lease or one of its own, and its worker. ``seals``:
+        we can use a sealed link."""
         wanted = control.ANY_DEVICE if device is None else device
         if not 0 <= wanted <= control.ANY_DEVICE:
             raise NoSuchDevice(f"rgpu server {self.address}: there is no device {device}")
@@ -106,10 +116,13 @@ class DaemonClient:
             wanted,
             lease,
             *_who_we_are(),
+            seals,
             timeout=max(self.timeout, ATTACH_SECONDS),
         )
         if (self.token is None) != (answer.key == ""):
             raise AuthenticationError(f"rgpu server {self.address} and its worker are not protected alike")
+        if answer.clear:
+            _warn_of_clear(self.address)
         return replace(Lease(*answer), token=self.token and replace(self.token, server_key=answer.key))
 
     def request(
@@ -192,6 +205,17 @@ class DaemonClient:
 
     def __repr__(self) -> str:
         return f"<DaemonClient {self.address}>"
+
+
+@functools.cache
+def _warn_of_clear(address: Address) -> None:
+    """Once a server and process."""
+    print(
+        f'rgpu: WARNING: {address} is set to data = "clear": arrays and commands pass the network unencrypted, and '
+        "whoever is on it can read and change them",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def user_name() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from rgpu import config, link
 from rgpu.client.control import DaemonClient
 from rgpu.errors import ServerLost, ServerUnavailable, SessionExpired, WorkerLost
+from rgpu.link import seal
 from rgpu.session import Connection, Session
 
 ASK = 1.0  # seconds that asking for a session's state may take: others wait for the same thread
@@ -51,14 +52,13 @@ class Seat:
 
     def open(self) -> tuple[Session, Any]:
         """A new session and its link, which connects by itself."""
-        granted = self.daemon.attach(self.index, self.lease)
+        granted = self.daemon.attach(self.index, self.lease, self.settings.link != "zmq" and not seal.missing())
         self.session, self._grace = granted.session, granted.grace
         if granted.idle_timeout and not self.lease and self.holder is not None:  # somebody has to hear the warning
             self.holder.add(self.daemon, granted.lease, min(5.0, granted.idle_timeout / 10))
         self.memory_total = granted.device.get("memory_total", self.memory_total)
-        wire = link.connect(
-            reachable(self.daemon, granted.endpoints), granted.session, self.settings.link, granted.token
-        )
+        places = reachable(self.daemon, granted.endpoints)
+        wire = link.connect(places, granted.session, self.settings.link, granted.token, granted.seal)
         return Session(granted.session, granted.epoch), wire
 
     def connect(self, on_message: Callable[[list], None], sink: Any) -> Connection:

@@ -17,23 +17,30 @@ from rgpu.link.base import Link, Listener
 
 if TYPE_CHECKING:
     from rgpu.link.curve import ServerKeys
+    from rgpu.link.seal import Seal
     from rgpu.tokens import Token
 
-__all__ = ["KINDS", "PROTECTED", "Link", "Listener", "connect", "listen", "offered"]
+__all__ = ["CURVE", "KINDS", "STREAMS", "Link", "Listener", "connect", "listen", "offered"]
 
 KINDS = ("shm", "ucx", "tcp", "zmq")  # the best first
-PROTECTED = ("zmq",)  # where keys are asked for, nothing else will do
 _MODULES = {"shm": "shm", "ucx": "ucx", "tcp": "tcp", "zmq": "zmq", "ipc": "zmq", "inproc": "inproc"}
-_STREAMS = ("shm", "ucx", "tcp")  # links of these kinds stand in for each other (``link.ends``)
+STREAMS = ("shm", "ucx", "tcp")  # links of these kinds stand in for each other (``link.ends``)
+CURVE = ("zmq",)  # what ZeroMQ's own keys protect; the others want a ``seal``
 
 
-def connect(uris: str | Sequence[str], identity: bytes, only: str = "auto", token: Token | None = None) -> Link:
+def connect(
+    uris: str | Sequence[str],
+    identity: bytes,
+    only: str = "auto",
+    token: Token | None = None,
+    seal: Seal | None = None,
+) -> Link:
     """The client's end: the best of the places that a worker listens at ("auto"), or of those whose scheme
-    is ``only``; with a ``token`` of those that keys protect, and never another. Returns at once; the link is
-    usable after its first "up" event."""
+    is ``only``; with a ``token`` or a ``seal`` those that it protects, and never another. Returns at once; the link
+    is usable after its first "up" event."""
     offered = [uris] if isinstance(uris, str) else list(uris)
-    if token is not None:
-        offered = [uri for uri in offered if _scheme(uri) in PROTECTED]
+    if token is not None or seal is not None:
+        offered = [uri for uri in offered if _scheme(uri) in (CURVE if seal is None else STREAMS)]
     wanted = [uri for uri in offered if only in ("auto", _scheme(uri))]
     if not wanted:
         there = ", ".join(sorted({_scheme(uri) for uri in offered})) or "none"
@@ -41,30 +48,37 @@ def connect(uris: str | Sequence[str], identity: bytes, only: str = "auto", toke
     wanted.sort(key=lambda uri: KINDS.index(_scheme(uri)) if _scheme(uri) in KINDS else len(KINDS))
     places = []
     for uri in wanted:
-        if _scheme(uri) not in _STREAMS:
+        if _scheme(uri) not in STREAMS:
             keys = () if token is None else (token,)
-            return _module(uri).connect(uri, identity, *keys) if not places else _dial(places, identity)
+            return _module(uri).connect(uri, identity, *keys) if not places else _dial(places, identity, seal)
         try:
             places.append(_module(uri).place(uri))
         except ConfigError as error:  # this machine cannot have such links: the next best one, then
             if uri == wanted[-1] and not places:
                 forced = f"RGPU_LINK={only} is not possible: " if only != "auto" else ""
                 raise ConfigError(f"{forced}{error}") from None
-    return _dial(places, identity)
+    return _dial(places, identity, seal)
 
 
-def _dial(places: list, identity: bytes) -> Link:
+def _dial(places: list, identity: bytes, seal: Seal | None) -> Link:
     from rgpu.link.ends import DialledLink
 
-    return DialledLink(identity, places)
+    return DialledLink(identity, places, seal)
 
 
-def listen(uri: str, keys: ServerKeys | None = None) -> Listener:
+def listen(uri: str, keys: ServerKeys | None = None, seal: Seal | None = None) -> Listener:
     """The worker's end. ``tcp://host:0`` takes a free port: see the listener's ``uri``. Listeners of stream
-    links can ``join``: one end at several places. ``keys``: who may connect, over a kind that they protect."""
+    links can ``join``: one end at several places. Who may connect: over ZeroMQ who has one of the ``keys``, over a
+    stream link who has the secret of the ``seal``."""
+    if seal is not None:
+        if _scheme(uri) not in STREAMS:
+            raise ConfigError(f"links of the kind {_scheme(uri)!r} cannot be sealed")
+        listener = _module(uri).listen(uri)
+        listener.seal = seal
+        return listener
     if keys is None:
         return _module(uri).listen(uri)
-    if _scheme(uri) not in PROTECTED:
+    if _scheme(uri) not in CURVE:
         raise ConfigError(f"links of the kind {_scheme(uri)!r} are not protected by keys")
     return _module(uri).listen(uri, keys)
 

@@ -1,7 +1,8 @@
 """How the two ends of a stream link find each other: dialling and dialling again, listening, greeting.
 
 The client introduces itself with its session's identity, which only the daemon and its worker know; a
-connection of anybody else is closed unheard. Nothing here waits.
+connection of anybody else is closed unheard. Where there are keys both prove a secret first (``link.seal``). Nothing
+here waits.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import secrets
 import selectors
 import socket
 import time
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rgpu.errors import ServerUnavailable
+from rgpu.link import seal as sealing
 from rgpu.link.base import Link, Listener
+from rgpu.link.seal import CLIENT, WORKER, Meeting, Seal
 from rgpu.link.stream import ASK, SILENCE, StreamLink
 
 GREETING = b"rgpu1"  # then the identity's length and the identity
+KEYED = b"rgpu2"  # the same and a nonce; answered by a nonce and the worker's proof, and then comes the client's
 WELCOME = b"!"
 IDENTITY = 64  # bytes of an identity at most
 GREET_SECONDS = 2.0  # a stranger has to introduce himself
@@ -57,15 +63,18 @@ def heard_welcome(sock: socket.socket) -> bool:
 
 class DialledLink(StreamLink):
     """The client's end: connects, and connects again by itself whenever the connection is gone. Tries
-    the places in turn, the best first."""
+    the places in turn, the best first; with a ``seal`` believes nobody who does not prove to have it."""
 
-    def __init__(self, identity: bytes, places: list[Place]) -> None:
+    def __init__(self, identity: bytes, places: list[Place], seal: Seal | None = None) -> None:
         super().__init__(places[0].uri, places[0].kind)
         if len(identity) > IDENTITY:
             raise ValueError(f"an identity has at most {IDENTITY} bytes")
-        self._greeting = GREETING + bytes([len(identity)]) + identity
+        self._greeting = (GREETING if seal is None else KEYED) + bytes([len(identity)]) + identity
+        self._seal = seal
+        self._meeting: Meeting | None = None
+        self._hello = self._heard = b""  # what was said in the present attempt
         self._places, self._place = places, places[0]
-        self._dialling: socket.socket | None = None
+        self._dialling: Any = None
         self._greeted = False
         self._attempts = 0
         self._ask_at, self._asked = 0.0, False
@@ -131,11 +140,14 @@ class DialledLink(StreamLink):
         sock, pipe, failed = self._dialling, None, now >= self._next
         try:
             if not self._greeted and _connected(sock):
-                sock.send(self._greeting)  # a few bytes into an empty buffer
-                self._greeted = True
+                self._hello = self._greeting + (b"" if self._seal is None else secrets.token_bytes(sealing.NONCE))
+                sock.send(self._hello)  # a few bytes into an empty buffer
+                self._greeted, self._heard, self._meeting = True, b"", None
                 self._selector.modify(sock, selectors.EVENT_READ)
-            if self._greeted:
+            if self._greeted and (self._seal is None or self._met(sock)):
                 pipe = self._place.welcomed(sock)
+                if pipe is not None and self._meeting is not None:
+                    pipe = self._meeting.sealed(pipe, CLIENT)
         except OSError:
             failed = True
         if pipe is not None or failed:
@@ -146,6 +158,25 @@ class DialledLink(StreamLink):
             self._adopt(pipe)
         elif failed:
             self._failed(sock, now)
+
+    def _met(self, sock: socket.socket) -> bool:
+        """Whether the worker has proven that it has the secret, and we in turn. OSError: it has not."""
+        while self._meeting is None:
+            try:
+                more = sock.recv(sealing.NONCE + sealing.PROOF - len(self._heard))
+            except BlockingIOError:
+                return False
+            if not more:
+                raise ConnectionError("the peer hung up")
+            self._heard += more
+            if len(self._heard) == sealing.NONCE + sealing.PROOF:
+                nonce, proof = self._heard[: sealing.NONCE], self._heard[sealing.NONCE :]
+                meeting = Meeting(self._seal, self._place.kind, self._hello, nonce)
+                if not meeting.proves(WORKER, proof):
+                    raise ConnectionError("somebody listens there who does not have the session's secret")
+                sock.send(meeting.proof(CLIENT))
+                self._meeting = meeting
+        return True
 
     def _hang_up(self) -> None:
         if self._dialling is not None:
@@ -164,14 +195,27 @@ def _connected(sock: socket.socket) -> bool:
     return True
 
 
+@dataclass
+class _Stranger:
+    """Who has not introduced himself yet."""
+
+    place: Place
+    until: float
+    said: bytes = b""
+    meeting: Meeting | None = None  # what he has to prove yet
+
+
 class AnsweringLink(StreamLink):
     """The worker's end: one client, known by its identity; anybody else is not heard. Wherever the
     client comes in, the other doors stay open, for when it has to come again."""
 
-    def __init__(self, doors: list[tuple[socket.socket, Place]], identity: bytes | None) -> None:
+    def __init__(
+        self, doors: list[tuple[socket.socket, Place]], identity: bytes | None, seal: Seal | None = None
+    ) -> None:
         super().__init__(doors[0][1].uri, doors[0][1].kind)
-        self._doors, self._identity = doors, identity
-        self._strangers: dict[socket.socket, tuple[Place, float, bytes]] = {}
+        self._doors, self._identity, self._seal = doors, identity, seal
+        self._greeting = GREETING if seal is None else KEYED
+        self._strangers: dict[socket.socket, _Stranger] = {}
         self.refused = 0  # connections of anybody else
         self._heard_at = 0.0
         for listening, _ in doors:
@@ -187,7 +231,7 @@ class AnsweringLink(StreamLink):
                 except OSError:
                     break
                 sock.setblocking(False)
-                self._strangers[sock] = (place, now + GREET_SECONDS, b"")
+                self._strangers[sock] = _Stranger(place, now + GREET_SECONDS)
                 self._selector.register(sock, selectors.EVENT_READ)
         for sock in list(self._strangers):
             self._hear(sock, now)
@@ -207,42 +251,76 @@ class AnsweringLink(StreamLink):
         self._writer.sign()
 
     def _hear(self, sock: socket.socket, now: float) -> None:
-        place, until, said = self._strangers[sock]
-        whole = len(GREETING) + 1
+        stranger = self._strangers[sock]
         while True:
-            length = said[len(GREETING)] if len(said) >= whole else 0
-            if not GREETING.startswith(said[: len(GREETING)]) or length > IDENTITY or now >= until:
+            missing = self._missing(stranger)
+            if missing < 0 or now >= stranger.until:
                 self._refuse(sock)
                 return
-            if len(said) == whole + length:
-                self._welcome(sock, place, said[whole:])
-                return
+            if not missing:
+                self._heard(sock, stranger)
+                if stranger.meeting is None or sock not in self._strangers:
+                    return
+                continue
             try:
-                more = sock.recv(whole + length - len(said))
+                more = sock.recv(missing)
             except (BlockingIOError, InterruptedError):
-                self._strangers[sock] = (place, until, said)
                 return
             except OSError:
                 more = b""
             if not more:
                 self._refuse(sock)
                 return
-            said += more
+            stranger.said += more
 
-    def _welcome(self, sock: socket.socket, place: Place, identity: bytes) -> None:
+    def _missing(self, stranger: _Stranger) -> int:
+        """How many bytes more he has to say before he is answered; -1: he may go."""
+        said = stranger.said
+        if stranger.meeting is not None:
+            return sealing.PROOF - len(said)
+        head = len(self._greeting) + 1
+        length = said[head - 1] if len(said) >= head else 0
+        if not self._greeting.startswith(said[: head - 1]) or length > IDENTITY:
+            return -1
+        if len(said) < head:
+            return head - len(said)
+        return head + length + (0 if self._seal is None else sealing.NONCE) - len(said)
+
+    def _heard(self, sock: socket.socket, stranger: _Stranger) -> None:
+        """He has said all that he had to."""
+        said, head = stranger.said, len(self._greeting) + 1
+        if stranger.meeting is not None:
+            if stranger.meeting.proves(CLIENT, said):
+                self._welcome(sock, stranger)
+            else:
+                self._refuse(sock)
+            return
+        identity = said[head : head + said[head - 1]]
         if self._identity is None:
             self._identity = identity
         if not hmac.compare_digest(identity, self._identity):
             self._refuse(sock)
-            return
+        elif self._seal is None:
+            self._welcome(sock, stranger)
+        else:
+            nonce = secrets.token_bytes(sealing.NONCE)
+            stranger.meeting, stranger.said = Meeting(self._seal, stranger.place.kind, said, nonce), b""
+            try:
+                sock.send(nonce + stranger.meeting.proof(WORKER))  # into an empty buffer
+            except OSError:
+                self._refuse(sock)
+
+    def _welcome(self, sock: socket.socket, stranger: _Stranger) -> None:
         del self._strangers[sock]
         self._selector.unregister(sock)
         try:
-            pipe = place.answered(sock)
+            pipe = stranger.place.answered(sock)
+            if stranger.meeting is not None:
+                pipe = stranger.meeting.sealed(pipe, WORKER)
         except OSError:
             sock.close()
             return
-        self.uri, self.kind = place.uri, place.kind
+        self.uri, self.kind = stranger.place.uri, stranger.place.kind
         self._adopt(pipe)
 
     def _refuse(self, sock: socket.socket) -> None:
@@ -260,11 +338,11 @@ class AnsweringLink(StreamLink):
 
 
 class StreamListener(Listener):
-    """Listening sockets that wait to be told which client is their own."""
+    """Listening sockets that wait to be told which client is their own. ``seal``: who has to prove what first."""
 
-    def __init__(self, doors: list[tuple[socket.socket, Place]]) -> None:
+    def __init__(self, doors: list[tuple[socket.socket, Place]], seal: Seal | None = None) -> None:
         self._places = [place.uri for _, place in doors]
-        self.uri = self._places[0]
+        self.uri, self.seal = self._places[0], seal
         self._doors: list | None = doors
         for listening, _ in doors:
             listening.setblocking(False)
@@ -275,14 +353,16 @@ class StreamListener(Listener):
 
     def join(self, other: StreamListener) -> StreamListener:
         """One listener at the places of both."""
+        if self.seal != other.seal:
+            raise ValueError("listeners of one link are protected alike")
         (mine, self._doors), (theirs, other._doors) = (self._doors, None), (other._doors, None)
-        return StreamListener(mine + theirs)
+        return StreamListener(mine + theirs, self.seal)
 
     def accept(self, identity: bytes | None = None) -> Link:
         if self._doors is None:
             raise ServerUnavailable(f"{self.uri} has its client already")
         doors, self._doors = self._doors, None
-        return AnsweringLink(doors, identity)
+        return AnsweringLink(doors, identity, self.seal)
 
     def close(self) -> None:
         for listening, _ in self._doors or ():

@@ -13,7 +13,6 @@ import mmap
 import os
 import secrets
 import socket
-import struct
 import sys
 from typing import Any
 
@@ -104,8 +103,6 @@ class Shm:
 
     kind = "shm"
 
-    same_user = False  # whether nobody but a process of our own user may listen there
-
     def __init__(self, uri: str) -> None:
         self.uri = uri
         host, _, name = uri.partition("://")[2].partition("/")
@@ -130,8 +127,6 @@ class Shm:
             os.close(fd)
 
     def welcomed(self, sock: socket.socket) -> ShmPipe | None:
-        if self.same_user and _user_of(sock) != os.getuid():
-            raise ConnectionError("another user listens there")
         try:
             said, fds, _, _ = socket.recv_fds(sock, len(WELCOME), 1)
         except BlockingIOError:
@@ -143,12 +138,6 @@ class Shm:
         finally:
             for fd in fds:
                 os.close(fd)
-
-
-def _user_of(sock: socket.socket) -> int:
-    """Who listens, or listened, at the other end."""
-    _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return user
 
 
 def this_host() -> str:
@@ -175,11 +164,8 @@ def place(uri: str) -> Shm:
     return Shm(uri)
 
 
-def connect(uri: str, identity: bytes, same_user: bool = False) -> Link:
-    """``same_user``: to nobody but a process of this one's user."""
-    where = place(uri)
-    where.same_user = same_user
-    return DialledLink(identity, [where])
+def connect(uri: str, identity: bytes) -> Link:
+    return DialledLink(identity, [place(uri)])
 
 
 def listen(uri: str) -> Listener:

@@ -77,6 +77,7 @@ class _Waiting:
     device: Device
     lease: Lease
     client: Client
+    seals: bool
     until: float
 
 
@@ -123,6 +124,7 @@ class Daemon:
             self,
             bind=config.bind,
             keys=ring is not None,
+            clear=config.data == "clear",
             quarters=Quarters(config.worker_user),
             ports=config.worker_ports,
             links=config.links,
@@ -316,7 +318,7 @@ class Daemon:
             raise NoSuchDevice(f"device {device.index} is not among those of this lease: {sorted(lease.parts)}")
         worker = self._pool.take(device.kind)
         if worker:
-            return self._grant(worker, device, lease, client)
+            return self._grant(worker, device, lease, client, message.seals)
         kind = device.kind
         coming = self._pool.starting(kind) - sum(w.device.kind == kind for w in self._waiting)
         if coming <= 0 and not self._pool.spawn(kind):
@@ -325,7 +327,7 @@ class Daemon:
                 reason="failed",
                 message=f"rgpu server {self.name} has no room for another process; see its log",
             )
-        self._waiting.append(_Waiting(asker, device, lease, client, time.monotonic() + START_SECONDS))
+        self._waiting.append(_Waiting(asker, device, lease, client, message.seals, time.monotonic() + START_SECONDS))
         return None
 
     def _admit(self, client: Client, wanted: int | None, person: Person) -> Lease:
@@ -340,8 +342,11 @@ class Daemon:
             raise
         return lease
 
-    def _grant(self, worker: Worker, device: Device, lease: Lease, client: Client) -> tuple:
+    def _grant(self, worker: Worker, device: Device, lease: Lease, client: Client, seals: bool) -> tuple:
         session = self._leases.open(lease, device.index, client)
+        curve = [uri for uri in worker.endpoints if worker.secret and uri.startswith("zmq:")]
+        others = [uri for uri in worker.endpoints if uri not in curve]
+        sealed = bool(worker.secret and seals and others)
         shares = device.kind == "cuda" and self.config.mps and lease.compute
         self._pool.grant(
             worker,
@@ -357,14 +362,17 @@ class Daemon:
             mps=100 * lease.compute if shares else 0,
             grace=self.config.grace,
             client_key=client.key,
+            sealed=sealed,
             person=client.key and key_id(client.key),
         )
         log.info("%s on device %d for %s, %r", _short(session), device.index, _who(client), worker)
         return control.Granted.encode(
             session=session.id,
             epoch=session.epoch,
-            endpoints=worker.endpoints,
+            endpoints=others if sealed or not curve else curve,
             key=worker.key,
+            secret=worker.secret if sealed else b"",
+            clear=sealed and self.config.data == "clear",
             grace=self.config.grace,
             device=self._shows.device(device) | {"memory_total": self._leases.limit(session)},
             lease=lease.id,
@@ -509,7 +517,7 @@ class Daemon:
             if waiting.device.kind == worker.kind:
                 self._waiting.remove(waiting)
                 if waiting.lease.own or waiting.lease.id in {lease.id for lease in self._leases}:
-                    granted = self._grant(worker, waiting.device, waiting.lease, waiting.client)
+                    granted = self._grant(worker, waiting.device, waiting.lease, waiting.client, waiting.seals)
                     self._server.answer(waiting.asker, pack(granted))
                 else:
                     self._refuse(waiting.asker, "no-lease", "the lease ended before its worker was ready")

@@ -49,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--bind", metavar="ADDR", help="address to listen on (default: 127.0.0.1)")
     add("--port", metavar="N", help=f"TCP port; 0 takes any free one (default: {config.DEFAULT_PORT})")
     add("--keys", metavar="DIR", help="the server's keys (default: those of 'rgpu-server init'; none: open to anybody)")
+    add("--data", metavar="HOW", help="sealed, or with keys on trusted networks clear: not encrypted (default: sealed)")
     add(
         "--insecure",
         action="store_true",
@@ -168,6 +169,13 @@ def _check_bind(settings: ServerConfig, ring: KeyRing | None) -> None:
         loopback = config.is_loopback(settings.bind)
     except OSError as error:
         raise ConfigError(f"--bind {settings.bind}: not an address of this host ({error.strerror})") from None
+    if ring is not None and settings.data == "clear":
+        print(
+            'rgpu-server: WARNING: data = "clear": clients prove their keys, but arrays and commands pass the network '
+            "unencrypted; whoever is on it can read and change them.",
+            file=sys.stderr,
+            flush=True,
+        )
     if ring is not None or loopback:
         return
     if not settings.insecure:

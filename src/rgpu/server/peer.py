@@ -8,6 +8,7 @@ is ordered on both devices. A peer that is gone for ``PATIENCE`` seconds is an e
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import socket
@@ -23,6 +24,7 @@ import numpy as np
 from rgpu import link
 from rgpu.config import Address
 from rgpu.errors import PeerLost, ProtocolError, RgpuError, ServerUnavailable, SessionLost
+from rgpu.link import seal as sealing
 from rgpu.link import shaped, shm
 from rgpu.server.host import host_id
 from rgpu.server.table import Poison
@@ -44,6 +46,7 @@ SNAPSHOT = 1 << 20  # bytes up to which what is sent is copied; more stays in th
 MEASURED = 32 << 20  # bytes that a measurement of a link sends, or as many as leave in a second
 _ROUNDS, _AT_ONCE = 5, 4
 OUTSTANDING = 256 << 20  # bytes promised to one peer and not gone, above which a sender waits
+SEALS = "sealed "  # begins the room of a worker whose pairs may be sealed
 _EPOCH = 1
 
 
@@ -436,21 +439,22 @@ def unprotected(_secret: bytes) -> tuple:
 
 
 class Peers:
-    """The pairs of one worker, by the numbers their client gave them. ``listen(kinds, keys)`` gives a listener;
+    """The pairs of one worker, by the numbers their client gave them. ``listen(kinds, keys, seal)`` gives a listener;
     ``kinds`` are the links that this worker may use, ``meeting(secret)`` the keys that the two ends of a pair have: the
-    listener's and the dialer's."""
+    listener's and the dialer's. Where there are keys pairs are sealed, or have CURVE if one end cannot."""
 
     def __init__(
         self,
         backend: Any,
-        listen: Callable[[list[str], Any], Any] | None = None,
+        listen: Callable[[list[str], Any, Any], Any] | None = None,
         bind: str = "127.0.0.1",
         meeting: Callable[[bytes], tuple] = unprotected,
         kinds: Sequence[str] = ("tcp",),
     ) -> None:
         self.backend, self._listen, self._bind, self.meeting = backend, listen, bind, meeting
         self._kinds, self._keys = set(kinds), meeting is not unprotected
-        self.room = _room(self._keys) if "shm" in kinds else ""
+        self._sealing = self._keys and not sealing.missing()
+        self.room = (SEALS if self._sealing else "") + (_room() if "shm" in kinds else "")
         self.pairs: dict[int, Pair] = {}
         self.others: weakref.WeakSet[Pair] = weakref.WeakSet()  # those of communicators
         self.stores: list[Any] = []  # where communicators meet
@@ -470,13 +474,14 @@ class Peers:
         """Listen for one peer that knows the secret and is in that room; where."""
         if self._listen is None:
             raise ServerUnavailable("this worker takes no connections of other workers")
-        keys = self.meeting(secret)[0]
-        near = bool(room) and room == self.room
-        if self._keys:  # keys protect what crosses a network; memory of one user needs none
-            kinds, keys = (["shm"], None) if near else ([*link.PROTECTED], keys)
+        near = room == self.room and room not in ("", SEALS)
+        kinds = ["tcp", *({"shm" if near else "ucx"} & self._kinds)]
+        if not self._keys:
+            listener = self._listen(kinds, None, None)
+        elif self._sealing and room.startswith(SEALS):
+            listener = self._listen(kinds, None, _seal(secret))
         else:
-            kinds = ["tcp", *({"shm" if near else "ucx"} & self._kinds)]
-        listener = self._listen(kinds, keys)
+            listener = self._listen([*link.CURVE], self.meeting(secret)[0], None)
         pair = Pair(listener.accept(secret), secret, name, self.away)
         pair.answer(self.backend.kind)
         return listener.uris, pair
@@ -495,8 +500,8 @@ class Peers:
         return None
 
     def _connect(self, uris: list[str], secret: bytes) -> Any:
-        if self._keys and uris[0].startswith("shm:"):
-            return shm.connect(uris[0], secret, same_user=True)
+        if self._keys and not uris[0].startswith("zmq:"):
+            return link.connect(uris, secret, seal=_seal(secret))
         return link.connect(uris, secret, token=self.meeting(secret)[1])
 
     def listen(self, number: int, secret: bytes, name: str, room: str) -> list:
@@ -591,13 +596,17 @@ class Peers:
             store.close()
 
 
-def _room(keys: bool) -> str:
-    """Who has the same one can share memory with this worker: a host, its names of sockets, with keys the user too.
-    Empty: nobody can."""
+def _seal(secret: bytes) -> sealing.Seal:
+    """What the two ends of a pair share."""
+    return sealing.Seal(hashlib.sha256(b"rgpu pair\0" + secret).digest())
+
+
+def _room() -> str:
+    """Who has the same one can share memory with this worker: a host and its names of sockets. Empty: nobody can."""
     if shm.missing():
         return ""
     with contextlib.suppress(OSError):
-        return f"{os.stat('/proc/self/ns/net').st_ino}/{os.getuid() if keys else ''}/{host_id()}"
+        return f"{os.stat('/proc/self/ns/net').st_ino}/{host_id()}"
     return ""
 
 

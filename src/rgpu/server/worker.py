@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--links", default="auto")
     parser.add_argument("--peers", default="auto", help="links to other workers of an open server, or of one host")
     parser.add_argument("--keys", action="store_true", help="let in nobody but the client of the grant")
+    parser.add_argument("--clear", action="store_true", help="with keys: data is not sealed")
     options = parser.parse_args(argv)
     logging.basicConfig(
         format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s", level=logging.WARNING
@@ -65,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         first, _, last = options.ports.partition("-")
         ports = range(int(first), int(last) + 1)
-        door = Door() if options.keys else None
+        door = Door(options.clear) if options.keys else None
         links, between = options.links.split(","), options.peers.split(",")
         return run(channel, options.backend, options.bind, ports, links, between, door)
     except Exception as error:
@@ -91,13 +92,18 @@ def run(
     from rgpu.session.session import Session
 
     importlib.import_module(BACKENDS[kind])
-    listener = listen_at(bind, ports, links, door and door.keys)
-    tell(channel, Ready.encode(endpoints=listener.uris, key=door.keys.pair.public if door else ""))
+    listeners = entrances(bind, ports, links, door)
+    uris = [uri for listener in listeners for uri in listener.uris]
+    tell(channel, Ready.encode(uris, *(door.keys.pair.public, door.seal.secret) if door else ("", b"")))
     data = channel.recv(MESSAGE_BYTES)
     grant = Control.decode(unpack(data)) if data else None
     if not isinstance(grant, Grant.Record):  # stopped before anybody came, or the daemon is gone
-        listener.close()
+        for listener in listeners:
+            listener.close()
         return 0
+    listener = listeners.pop(0 if grant.sealed else -1)
+    for other in listeners:
+        other.close()
     confine.settle_in(grant.folder)
     if kind == "cpu":
         confine.confine_memory(grant.memory_limit)
@@ -122,7 +128,7 @@ def run(
         device_backend.entitle(allowance, store)
         peers = peer.Peers(
             device_backend,
-            lambda kinds, keys: listen_at(bind, ports, kinds, keys),
+            lambda kinds, keys, seal: listen_at(bind, ports, kinds, keys, seal),
             bind,
             door.meeting if door else peer.unprotected,
             kinds=offered(between),
@@ -130,7 +136,7 @@ def run(
         service = executor.Service(connection, device_backend, peers)
         def admit(name: bytes) -> None:
             try:
-                entrance = listen_at(bind, ports, links, door and door.keys)
+                entrance = entrances(bind, ports, links, door)[-1]
             except ServerUnavailable:
                 return  # who waits is told that there is no answer
             service.visitor = visit.Visitor(Connection(Session(name, 1), entrance.accept(name)))
@@ -145,11 +151,14 @@ def run(
 
 
 class Door:
-    """This worker's own keys, made here and known to nobody else; opens to the one client of the grant."""
+    """This worker's own keys, made here, and the secret of its sealed links, which the client of the grant is told by
+    the daemon; opens to that client."""
 
-    def __init__(self) -> None:
+    def __init__(self, clear: bool = False) -> None:
         from rgpu.link.curve import ServerKeys, meeting, new_pair
+        from rgpu.link.seal import Seal, new_secret
 
+        self.seal = Seal(new_secret(), clear)
         self.client = ""  # nobody yet
         self.meeting = meeting
         self.keys = ServerKeys(new_pair(), self._allows)
@@ -164,7 +173,20 @@ class Door:
         return key == self.client
 
 
-def listen_at(bind: str, ports: range, links: list[str], keys: Any = None) -> Any:
+def entrances(bind: str, ports: range, links: list[str], door: Door | None) -> list:
+    """The listeners that a grant has the choice of: with keys sealed links, where this host can, and CURVE."""
+    from rgpu.link import CURVE, STREAMS, offered, seal
+
+    if door is None:
+        return [listen_at(bind, ports, links)]
+    found = []
+    streams = [kind for kind in offered(links) if kind in STREAMS]
+    if streams and not seal.missing():
+        found.append(listen_at(bind, ports, streams, seal=door.seal))
+    return [*found, listen_at(bind, ports, [*CURVE], door.keys)]
+
+
+def listen_at(bind: str, ports: range, links: list[str], keys: Any = None, seal: Any = None) -> Any:
     """A listener for these kinds of links, each that needs one on a free port of ``ports`` (0: any)."""
     from rgpu.link import listen, offered
 
@@ -172,7 +194,7 @@ def listen_at(bind: str, ports: range, links: list[str], keys: Any = None) -> An
     for kind in offered(links):
         for port in ports:
             try:
-                found = listen(f"{kind}://{Address(bind, port)}", keys)
+                found = listen(f"{kind}://{Address(bind, port)}", keys, seal)
                 break
             except ServerUnavailable:
                 if port == ports[-1]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rgpu.errors import ProtocolError
-from rgpu.link import PROTECTED
 from rgpu.server.confine import Quarters, environment
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Draw, Finished, Grant, Opened, Ready, Stop, Telemetry, Want, Yield
@@ -43,6 +42,7 @@ class Worker:
     ) -> None:
         self.kind, self.process, self.channel, self.uid = kind, process, channel, uid
         self.key = ""  # its public key; empty on a server without keys
+        self.secret = b""  # of its sealed links
         self.endpoints: list[str] = []  # empty until it is ready
         self.link = ""  # what carries its session: tcp, shm, ...
         self.session: bytes | None = None
@@ -101,6 +101,7 @@ class WorkerPool:
         bind: str,
         ports: tuple[int, int] | None = None,
         keys: bool = False,
+        clear: bool = False,
         quarters: Quarters | None = None,
         links: tuple[str, ...] = ("auto",),
         spares: dict[str, int],
@@ -111,8 +112,8 @@ class WorkerPool:
         self._watcher, self._events, self._clock = watcher, events, clock
         self._spares, self._command = spares, command
         self._quarters = quarters or Quarters()
-        self._listen = ["--bind", bind, "--links", ",".join(PROTECTED if keys else links), "--peers", ",".join(links)]
-        self._listen += ["--keys"] if keys else []
+        self._listen = ["--bind", bind, "--links", ",".join(links), "--peers", ",".join(links)]
+        self._listen += [*["--keys"] * keys, *["--clear"] * clear]
         self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)
         self._workers: list[Worker] = []
@@ -257,6 +258,7 @@ class WorkerPool:
             worker.reason = message.reason
         elif isinstance(message, Ready.Record) and not worker.endpoints:
             worker.endpoints, worker.key = message.endpoints, message.key
+            worker.secret = message.secret
             self._failures[worker.kind] = 0
             self._events.worker_ready(worker)
 

@@ -13,6 +13,7 @@ DEVICES = 1024  # devices of one server, and any bound derived from it
 SESSION = Blob(16)
 ENDPOINTS = ListOf(Text(1024), 16)
 LEASE = Blob(16)  # empty: none; who knows it may use its devices
+SECRET = Blob(32)
 ANY_DEVICE = U16.bounds[1]  # "let the server choose"
 
 REFUSALS = (
@@ -38,7 +39,8 @@ class Hello(Control, tag=1):
 
 
 class Attach(Control, tag=2):
-    """Ask for a session on a device, under a lease that ``Request`` gave or (empty) one of its own."""
+    """Ask for a session on a device, under a lease that ``Request`` gave or (empty) one of its own. ``seals``: its
+    link may be a sealed one."""
 
     version: Text()
     fingerprint: Text()
@@ -48,6 +50,7 @@ class Attach(Control, tag=2):
     host: Text()
     pid: U32
     program: Text()
+    seals: BOOL
 
 
 class Release(Control, tag=3):
@@ -139,12 +142,15 @@ class Welcome(Control, tag=20):
 
 class Granted(Control, tag=21):
     """The answer to ``Attach``: where the worker of this session listens (any of the places will do), its public
-    key ("": it has none), and for how many seconds it waits for a client that is gone."""
+    key ("": it has none), the secret of its sealed links (empty: there are none; ``clear``: they prove it and seal
+    nothing), and for how many seconds it waits for a client that is gone."""
 
     session: SESSION
     epoch: U32
     endpoints: ENDPOINTS
     key: Text()
+    secret: SECRET
+    clear: BOOL
     grace: NUMBER
     device: PLAIN
     lease: LEASE
@@ -220,7 +226,8 @@ class Grant(Control, tag=40):
     """The session this worker serves from now on. ``memory_limit``: what its arrays may hold in the end;
     ``turns``: it runs when it has its ``Turn``; ``spill``: what is in device memory at once is bounded as well,
     the rest waits in ``spill_memory`` bytes of host memory (0: any), then in files in ``spill_directory``;
-    ``mps``: percentage of the card's threads (0: all). ``client_key``: whom to let in ("": a server without keys).
+    ``mps``: percentage of the card's threads (0: all). ``client_key``: whom to let in ("": a server without keys),
+    by ``sealed`` links or CURVE.
     ``folder``: where its libraries may keep what they compiled ("": the user's usual place)."""
 
     session: SESSION
@@ -235,6 +242,7 @@ class Grant(Control, tag=40):
     mps: NUMBER
     grace: NUMBER
     client_key: Text()
+    sealed: BOOL
     folder: Text(4096)
 
 
@@ -284,10 +292,12 @@ class Admit(Control, tag=47):
 
 
 class Ready(Control, tag=50):
-    """Warm and listening; may be granted. ``key``: the worker's own public key ("": it has none)."""
+    """Warm and listening; may be granted. ``key``: the worker's own public key ("": it has none); ``secret``: of its
+    sealed links."""
 
     endpoints: ENDPOINTS
     key: Text()
+    secret: SECRET
 
 
 class Telemetry(Control, tag=51):

@@ -1,5 +1,6 @@
 """What every link must do, whatever carries it."""
 
+import itertools
 import multiprocessing
 import os
 import threading
@@ -9,31 +10,45 @@ import numpy as np
 import pytest
 
 from rgpu.errors import ConfigError, ForkError, ProtocolError, ServerUnavailable
-from rgpu.link import connect, listen, shm, ucx
+from rgpu.link import connect, listen, seal, shm, ucx
 
 ME = b"\0client"
+SECRET = b"s" * seal.SECRET
 pytestmark = pytest.mark.timeout(30)
 
 
-@pytest.fixture(params=["inproc", "tcp", "shm", "ucx", "zmq", "ipc"])
-def uri(request, tmp_path):
-    for kind, module in (("shm", shm), ("ucx", ucx)):
-        if request.param == kind and (why := module.missing()):
+PLAIN = ["inproc", "tcp", "shm", "ucx", "zmq", "ipc"]
+KEYED = ["tcp-sealed", "tcp-twin", "tcp-mixed", "tcp-clear", "shm-sealed", "ucx-sealed"]
+
+
+@pytest.fixture(params=PLAIN + KEYED)
+def way(request, tmp_path, monkeypatch):
+    """A place to listen at, and the seal of those who meet there."""
+    kind, _, how = request.param.partition("-")
+    for name, module in (("shm", shm), ("ucx", ucx), (kind if how in ("sealed", "twin", "mixed") else "", seal)):
+        if kind == name and (why := module.missing()):
             pytest.skip(why)
+    if how in ("twin", "mixed"):  # both ends or one of them without the C core
+        cores = itertools.cycle([None, seal.transports() if how == "mixed" else None])
+        monkeypatch.setattr(seal, "transports", lambda: next(cores))
+    return _uri(kind, request.node.name, tmp_path), seal.Seal(SECRET, how == "clear") if how else None
+
+
+def _uri(kind, name, tmp_path):
     return {
-        "inproc": f"inproc://{request.node.name}",
+        "inproc": f"inproc://{name}",
         "tcp": "tcp://127.0.0.1:0",
         "shm": "shm://",
         "ucx": "ucx://127.0.0.1:0",
         "zmq": "zmq://127.0.0.1:0",
         "ipc": f"ipc://{tmp_path}/s",
-    }[request.param]
+    }[kind]
 
 
 @pytest.fixture
-def ends(uri):
-    listener = listen(uri)
-    client = connect(listener.uri, ME)
+def ends(way):
+    listener = listen(way[0], seal=way[1])
+    client = connect(listener.uri, ME, seal=way[1])
     worker = listener.accept(ME)
     meet(client, worker)
     yield client, worker
@@ -155,8 +170,8 @@ def test_close_while_another_thread_waits(ends):
     assert not thread.is_alive()
 
 
-def test_before_the_client_comes(uri):
-    listener = listen(uri)
+def test_before_the_client_comes(way):
+    listener = listen(way[0], seal=way[1])
     worker = listener.accept(ME)
     try:
         assert not worker.send([b"x"]) and worker.recv() is None and worker.events() == []
