@@ -26,7 +26,7 @@ def line(server, monkeypatch):
     proxies = []
     connect = seat.link.connect
 
-    def through_proxy(uris, identity, only, token=None):
+    def through_proxy(uris, identity, *_):
         (uri,) = (uri for uri in uris if uri.startswith("tcp://"))
         host, _, port = uri.removeprefix("tcp://").rpartition(":")
         proxies.append(FaultProxy((host, int(port))))
