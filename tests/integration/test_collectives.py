@@ -232,7 +232,7 @@ def members():
     ends = []
 
     def make(n):
-        peers = [Peers(_Device(), lambda kinds, keys: listen("tcp://127.0.0.1:0")) for _ in range(n)]
+        peers = [Peers(_Device(), lambda kinds, keys, seal: listen("tcp://127.0.0.1:0")) for _ in range(n)]
         store = Store("tcp://127.0.0.1:0", peers[0].meeting)
         ends.append(store)
         place = [store.endpoint.partition("://")[2]]

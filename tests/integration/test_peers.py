@@ -373,7 +373,7 @@ class _Card:
 @pytest.fixture
 def cards():
     memory = {}
-    ends = [Peers(_Card(memory), lambda kinds, keys: listen("tcp://127.0.0.1:0")) for _ in range(2)]
+    ends = [Peers(_Card(memory), lambda kinds, keys, seal: listen("tcp://127.0.0.1:0")) for _ in range(2)]
     places, host = ends[0].listen(1, SECRET, "the other", "")
     assert ends[1].connect(1, SECRET, places, "the other", host) == "tcp"
     wait_until(lambda: ends[1].pairs[1].takes_tickets("card") and ends[0].pairs[1].takes_tickets("card"), timeout=5)
