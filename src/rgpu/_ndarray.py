@@ -264,7 +264,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         raise TypeError(_IMPLICIT)
 
     def __reduce__(self) -> Any:
-        return creation.array, (self.get(order="A"),)
+        return _unpickled, (self.get(order="A"),)  # a function of this module: the process may not have imported cupy
 
     def __copy__(self) -> Any:
         return self.copy()
@@ -523,6 +523,10 @@ def _strided(meta: Any, strides: Any) -> Any:
                 f"ndarray() with strides must stay within a contiguous size of {meta.nbytes} but got {end}."
             )
     return layouts.intern(meta.shape, meta.dtype, strides)
+
+
+def _unpickled(values: Any) -> Any:
+    return creation.array(values)
 
 
 def to_device(array: Any) -> Any:

@@ -10,6 +10,8 @@ import pickle
 import numpy as np
 import pytest
 
+from tests.support.servers import program
+
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -174,6 +176,20 @@ def test_copies_are_independent_and_keep_their_order(cp):
         other[0] = 7
         assert float(a[0, 0]) == 0
     assert pickle.loads(pickle.dumps(a)).flags.f_contiguous
+
+
+def test_an_array_is_unpickled_where_nothing_was_imported(cp, servers):
+    """A process of a pool of processes, for one: what the pickle names must bring the array's class along."""
+    source = "import pickle, sys; x = pickle.loads(bytes.fromhex(sys.argv[1])); print(type(x).__name__, (x + x).sum())"
+    done = program(source, *servers, arguments=[pickle.dumps(cp.arange(4.0)).hex()])
+    assert done.stdout.split() == ["ndarray", "12.0"]
+
+
+def test_libraries_find_no_attributes_of_other_kinds_of_arrays(cp):
+    """Dask takes what has ``_meta`` for its own, xarray what has ``_in_memory``, pandas what has ``_values``."""
+    a = cp.arange(3)
+    for name in ("_meta", "_name", "_values", "_data", "_typ", "_in_memory", "todense", "result", "chunks"):
+        assert not hasattr(a, name), name
 
 
 def test_a_large_array_is_printed_without_being_fetched(cp):
