@@ -30,12 +30,14 @@ typedef struct {
     Account *account; /* that it counts in; NULL: it owns no memory */
     int64_t nbytes;   /* charged */
     uint64_t root;    /* the array whose memory it shares; 0: none */
+    uint32_t views;   /* that share the memory of this one */
+    int freed;        /* the handle is nobody's; what it counts for lasts as long as its views */
 } slot;
 
 typedef struct {
     PyObject_HEAD
     slot *slots;
-    size_t room, count;
+    size_t room, count, lasting; /* slots, those in use, and those of them that are freed and have views */
     long long used, limit;
     PyObject *account, *first;
 } Table;

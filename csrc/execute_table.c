@@ -14,7 +14,7 @@ static size_t place_of(const Table *t, uint64_t handle)
     return (size_t)(hash >> 20) & (t->room - 1);
 }
 
-slot *table_find(const Table *t, uint64_t handle)
+static slot *find_any(const Table *t, uint64_t handle)
 {
     if (!t->room || !handle)
         return NULL;
@@ -25,6 +25,12 @@ slot *table_find(const Table *t, uint64_t handle)
         if (!s->handle)
             return NULL;
     }
+}
+
+slot *table_find(const Table *t, uint64_t handle)
+{
+    slot *s = find_any(t, handle);
+    return s && !s->freed ? s : NULL;
 }
 
 static int make_room(Table *t)
@@ -65,20 +71,54 @@ static void take_out(Table *t, slot *s)
     t->count--;
 }
 
-/* Forget a handle; unknown ones are ignored. Destructors of entries may run Python: the table is whole by then. */
+/* Its memory is free: it counts no more. */
+static void discharge(Table *t, slot *s)
+{
+    Account *account = s->account;
+    if (!account)
+        return;
+    s->account = NULL;
+    t->used -= s->nbytes;
+    account->used -= s->nbytes;
+    Py_DECREF((PyObject *)account);
+}
+
+/* One view fewer over the memory of a root. */
+static void forget_view(Table *t, uint64_t root)
+{
+    slot *s = find_any(t, root);
+    if (!s || --s->views)
+        return;
+    if (s->freed || (PyObject *)TYPE(s->entry) == the.poison)
+        discharge(t, s);
+    if (s->freed) {
+        t->lasting--;
+        take_out(t, s); /* its entry was None */
+        Py_DECREF(Py_None);
+    }
+}
+
+/* Forget a handle; unknown ones are ignored. While views share its memory that counts on, or whoever frees an array and
+ * keeps a view of it would hold more than the limit. Destructors of entries may run Python: the table is whole by then. */
 void table_release(Table *t, uint64_t handle)
 {
     slot *s = table_find(t, handle);
     if (!s)
         return;
-    slot gone = *s;
-    take_out(t, s);
-    if (gone.account) {
-        t->used -= gone.nbytes;
-        gone.account->used -= gone.nbytes;
-        Py_DECREF((PyObject *)gone.account);
+    PyObject *entry = s->entry;
+    if (s->views) {
+        Py_INCREF(Py_None);
+        s->entry = Py_None;
+        s->freed = 1;
+        t->lasting++;
+    } else {
+        uint64_t root = s->root;
+        discharge(t, s);
+        take_out(t, s);
+        if (root)
+            forget_view(t, root);
     }
-    Py_DECREF(gone.entry);
+    Py_DECREF(entry);
 }
 
 static int refuse_memory(int64_t nbytes, long long used, long long limit)
@@ -115,7 +155,16 @@ int64_t table_charge(int64_t nbytes)
 
 int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root)
 {
-    if (table_find(t, handle)) {
+    slot *before = find_any(t, handle), *shared = root ? find_any(t, root) : NULL;
+    if (before && before->freed && (PyObject *)TYPE(entry) == the.poison) { /* what its views share is lost */
+        Py_INCREF(entry);
+        Py_DECREF(before->entry);
+        before->entry = entry;
+        before->freed = 0;
+        t->lasting--;
+        return 0;
+    }
+    if (before) {
         PyErr_Format(the.protocol_error, "handle %llu is in use", (unsigned long long)handle);
         return -1;
     }
@@ -134,8 +183,10 @@ int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint
     while (t->slots[at].handle)
         at = (at + 1) & (t->room - 1);
     Py_INCREF(entry);
-    t->slots[at] = (slot){handle, entry, NULL, nbytes, root};
+    t->slots[at] = (slot){handle, entry, NULL, nbytes, shared ? root : 0, 0, 0};
     t->count++;
+    if (shared)
+        find_any(t, root)->views++; /* it may have moved */
     if (nbytes) {
         Account *account = (Account *)t->account;
         Py_INCREF((PyObject *)account);
@@ -247,7 +298,7 @@ static PyObject *table_sharing(Table *t, PyObject *handle)
     PyObject *found = PyList_New(0);
     for (size_t i = 0; found && i < t->room; i++) {
         const slot *s = &t->slots[i];
-        if (!s->handle || (s->handle != root && s->root != root))
+        if (!s->handle || s->freed || (s->handle != root && s->root != root))
             continue;
         PyObject *number = PyLong_FromUnsignedLongLong(s->handle);
         if (!number || PyList_Append(found, number))
@@ -261,7 +312,7 @@ static PyObject *table_entries(Table *t, void *Py_UNUSED(closure))
 {
     PyObject *found = PyDict_New();
     for (size_t i = 0; found && i < t->room; i++) {
-        if (!t->slots[i].handle)
+        if (!t->slots[i].handle || t->slots[i].freed)
             continue;
         PyObject *number = PyLong_FromUnsignedLongLong(t->slots[i].handle);
         if (!number || PyDict_SetItem(found, number, t->slots[i].entry))
@@ -273,7 +324,7 @@ static PyObject *table_entries(Table *t, void *Py_UNUSED(closure))
 
 static Py_ssize_t table_length(Table *t)
 {
-    return (Py_ssize_t)t->count;
+    return (Py_ssize_t)(t->count - t->lasting);
 }
 
 static int table_set_account(Table *t, PyObject *account, void *Py_UNUSED(closure))

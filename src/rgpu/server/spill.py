@@ -130,12 +130,15 @@ class SpillingTable(PureTable):
         self._make_room(nbytes)
 
     def free(self, handle: int) -> None:
+        if (root := self.root(handle)) in self._elsewhere:
+            self._elsewhere[root].views.pop(handle, None)
+        super().free(handle)
+
+    def _discharge(self, handle: int) -> None:
         self._bytes -= self._in_memory.pop(handle, 0)
         if gone := self._elsewhere.pop(handle, None):
             self._store.drop(gone.kept)
-        elif (root := self.root(handle)) in self._elsewhere:
-            self._elsewhere[root].views.pop(handle, None)
-        super().free(handle)
+        super()._discharge(handle)
 
     def _enter(self, handle: int, nbytes: int) -> None:
         self._make_room(nbytes)
@@ -186,7 +189,7 @@ class SpillingTable(PureTable):
         """Copy an array out and forget it here, unless somebody holds it: then its memory would not be freed, and
         what is written to it would be lost."""
         backend = self._backend
-        array = dict.__getitem__(self.entries, root)
+        array = dict.get(self.entries, root)  # None: the handle is freed, its views are not
         if not isinstance(array, backend.array) or isinstance(array, backend.borrowed):
             return
         over = [dict.__getitem__(self.entries, view) for view in views]
@@ -216,7 +219,8 @@ class SpillingTable(PureTable):
         shape, dtype, strides = spilled.layout
         array = backend.empty(shape, dtype, strides)
         backend.write(array, 0, self._store.take(spilled.kept))
-        raw(self.entries, root, array)
+        if root in self.entries:
+            raw(self.entries, root, array)
         for view, layout in spilled.views.items():
             raw(self.entries, view, backend.view(array, *layout))
         self._in_memory[root] = spilled.nbytes

@@ -53,6 +53,7 @@ class PureHandles:
         self.entries: dict[int, Any] = {}
         self._owned: dict[int, int] = {}
         self._roots: dict[int, int] = {}  # view -> the array whose memory it shares
+        self._views: dict[int, int] = {}  # how many share an array's memory: it counts as long as they live
         self.used = 0
         self.limit = limit
         self.account = self.default = PureAccount()
@@ -86,7 +87,7 @@ class PureHandles:
     def put(self, handle: int, entry: Any, nbytes: int = 0) -> None:
         """Bind a new handle; a client that uses one twice breaks the protocol."""
         entries = self.entries
-        if handle in entries:
+        if handle in entries or (handle in self._views and type(entry) is not Poison):
             raise ProtocolError(f"handle {handle} is in use")
         if len(entries) >= limits.TABLE:
             raise ProtocolError(f"more than {limits.TABLE} live handles")
@@ -106,6 +107,7 @@ class PureHandles:
         """Bind an array over the memory of another, which must own it."""
         self.put(handle, entry)
         self._roots[handle] = root
+        self._views[root] = self._views.get(root, 0) + 1
 
     def root(self, handle: int) -> int:
         """The handle of the array whose memory it shares; 0: its own."""
@@ -116,12 +118,27 @@ class PureHandles:
         return [*({root} & self.entries.keys()), *[view for view, owner in self._roots.items() if owner == root]]
 
     def free(self, handle: int) -> None:
-        """Forget a handle; unknown ones are ignored, freeing never fails."""
+        """Forget a handle; unknown ones are ignored, freeing never fails. While views share its memory that counts on,
+        or whoever frees an array and keeps a view of it would hold more than the limit."""
         self.entries.pop(handle, None)
+        if handle in self._views:
+            return
+        root = self._roots.pop(handle, 0)  # what owns memory is no view
+        if not root:
+            self._discharge(handle)
+            return
+        left = self._views[root] - 1
+        if left:
+            self._views[root] = left
+            return
+        del self._views[root]
+        if root not in self.entries or type(dict.get(self.entries, root)) is Poison:
+            self._discharge(root)
+
+    def _discharge(self, handle: int) -> None:
+        """Its memory is free: it counts no more."""
         nbytes = self._owned.pop(handle, 0)
-        if not nbytes:
-            self._roots.pop(handle, None)  # what owns memory is no view
-        else:
+        if nbytes:
             self.used -= nbytes
             account = self._accounts.pop(handle, self.default) if self._accounts else self.default
             account.used -= nbytes
