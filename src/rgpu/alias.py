@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOTS = ("cupy", "cupyx", "cupy_backends")
+#: libraries compare the __name__ of these namespaces with CuPy's
+NAMESPACES = (*ROOTS, "cupyx.scipy")
 
 
 class AliasFinder:
@@ -94,7 +96,7 @@ class AliasFinder:
         """It has run under its own name; gives it back the spec that the import system replaced."""
         alias = module.__spec__.name  # type: ignore[union-attr]
         module.__spec__ = self._specs.pop(alias) or module.__spec__
-        if alias in ROOTS:  # libraries compare a namespace's __name__ with 'cupy'
+        if alias in NAMESPACES:
             module.__name__ = alias
 
 
@@ -125,5 +127,5 @@ def uninstall() -> None:
     sys.meta_path.remove(finder)
     for name in [n for n in sys.modules if n.partition(".")[0] in ROOTS]:
         module = sys.modules.pop(name)
-        if name in ROOTS and module.__spec__ is not None:
+        if name in NAMESPACES and module.__spec__ is not None:
             module.__name__ = module.__spec__.name

@@ -110,8 +110,9 @@ DENSE = np.array([[0, 1.0, 0, 2], [0, 0, 0, 0], [0, 0, 3, 0]])
 
 @pytest.mark.parametrize("format", ["csr", "csc", "coo", "dia"])
 def test_sparse_arithmetic(format):
-    sparse = cupyx.scipy.sparse
-    matrix = sparse.csr_matrix(cp.array(DENSE)).asformat(format)
+    sparse, theirs = cupyx.scipy.sparse, importlib.import_module("scipy.sparse")
+    matrix = sparse.csr_matrix(cp.array(DENSE)).asformat(format) if format != "dia" else None  # as CuPy
+    matrix = sparse.dia_matrix(theirs.dia_matrix(DENSE)) if matrix is None else matrix
     assert matrix.format == format and sparse.issparse(matrix)
     dense = {
         "toarray": (matrix.toarray(), DENSE),
@@ -139,7 +140,8 @@ def test_sparse_construction_and_solvers():
     assert sparse.hstack([matrix, matrix]).shape == (3, 6)
     assert sparse.random(9, 9, 0.5, format="csr").nnz == 40
     np.testing.assert_allclose(sparse.linalg.spsolve(matrix, cp.ones(3)).get(), [1, 1 / 2, 1 / 3])
-    matrix[0, 2] = 5.0
+    with pytest.warns(sparse.SparseEfficiencyWarning):
+        matrix[0, 2] = 5.0
     assert matrix[0].toarray().get().tolist() == [[1, 0, 5]]
     matrix.data *= 0
     matrix.eliminate_zeros()

@@ -19,6 +19,10 @@ from rgpu.wire.functions import TABLE
 
 _PREFIX = "cupyx.scipy.sparse."
 _KINDS = frozenset(f"{name}_{kind}" for name in ("csr", "csc", "coo", "dia") for kind in ("matrix", "array"))
+#: what gives indices in the narrowest dtype whatever dtype they had in matrices (in arrays they keep it)
+_NARROWING = {"kron"}
+#: an axis of which no operation may need memory for each position
+_VERY_LONG = 1 << 24
 #: operations that never change an operand; the others get a copy
 _PURE = set("toarray matmul rmatmul convert add subtract multiply divide sum mean diagonal getnnz".split())
 
@@ -46,8 +50,8 @@ def _restore(package: Any, x: Any, copy: bool) -> Any:
     return x
 
 
-def _parts(package: Any, x: Any) -> Any:
-    """Matrices as tagged tuples, ``numpy.matrix`` as arrays, at any depth."""
+def _parts(package: Any, x: Any, wide: bool = False) -> Any:
+    """Matrices as tagged tuples, ``numpy.matrix`` as arrays, at any depth. ``wide``: index arrays become int64."""
     if package.issparse(x):
         if x.format not in ("csr", "csc", "coo", "dia"):
             x = x.tocsr()
@@ -58,10 +62,12 @@ def _parts(package: Any, x: Any) -> Any:
             arrays = (x.data, x.offsets)
         else:
             arrays = (x.data, x.indices, x.indptr)
+        if wide:
+            arrays = (arrays[0], *(places.astype(np.int64, copy=False) for places in arrays[1:]))
         kind = "array" if isinstance(x, getattr(package, "sparray", ())) else "matrix"
         return (f"sparse:{x.format}_{kind}", tuple(map(int, x.shape)), *arrays)
     if isinstance(x, tuple | list):
-        return tuple(_parts(package, item) for item in x)
+        return tuple(_parts(package, item, wide) for item in x)
     return np.asarray(x) if isinstance(x, np.matrix) else x
 
 
@@ -91,6 +97,29 @@ def _pairwise(package: Any, name: str, a: Any, b: Any) -> Any:
     return getattr(a, name)(b)
 
 
+def _each_once(a: Any) -> Any:
+    """A matrix of truth values without duplicates, of which a sum would count each."""
+    if a.dtype.kind == "b" and a.format != "dia":
+        a = a.copy()
+        a.sum_duplicates()
+    return a
+
+
+def _convert(package: Any, matrix: Any, kind: str) -> Any:
+    if matrix.format == "dia" and kind == "csc" and matrix.shape[0] > _VERY_LONG:
+        return matrix.tocoo().tocsc()  # not by way of its rows
+    return matrix.asformat(kind, copy=True)
+
+
+def _matmul(package: Any, a: Any, b: Any) -> Any:
+    if not package.issparse(b) or b.ndim != 2 or b.shape[1] <= _VERY_LONG or not package.__name__.startswith("scipy"):
+        return a @ b
+    b = b.tocsr()
+    used, places = np.unique(b.indices, return_inverse=True)  # the columns that have elements
+    made = a @ type(b)((b.data, places, b.indptr), shape=(b.shape[0], used.size))
+    return type(b)((made.data, used[made.indices], made.indptr), shape=(a.shape[0], b.shape[1]))
+
+
 def _compare(package: Any, a: Any, name: str, b: Any) -> Any:
     if name not in ("eq", "ne", "lt", "le", "gt", "ge"):
         raise TypeError(f"{name!r} is not a comparison")
@@ -106,13 +135,53 @@ def _fact(package: Any, matrix: Any, name: str) -> bool:
 
 
 def _index(package: Any, matrix: Any, key: Any) -> Any:
-    return matrix.asformat("csr" if matrix.format in ("coo", "dia") else matrix.format)[key]
+    matrix = matrix.asformat("csr" if matrix.format in ("coo", "dia") else matrix.format)
+    if not package.__name__.startswith("scipy"):
+        return matrix[key]
+    key = _wrapped(key, matrix.shape)
+    minor = 1 if matrix.format == "csr" else 0
+    if isinstance(key, tuple) and len(key) == matrix.ndim == 2 and matrix.shape[minor] > _VERY_LONG:
+        major, places = key[1 - minor], key[minor]
+        if isinstance(major, slice) and major == slice(None) and getattr(places, "ndim", 0) == 1:
+            return _picked(package, matrix, places.nonzero()[0] if places.dtype.kind == "b" else places)
+    return matrix[key]
+
+
+def _wrapped(key: Any, shape: tuple) -> Any:
+    """An index whose arrays count from the start again beyond the end of an axis: CuPy does not look at them."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if len(keys) > len(shape) or any(k is None or k is Ellipsis for k in keys):
+        return key
+
+    def wrap(k: Any, extent: int) -> Any:
+        k = np.asarray(k) if isinstance(k, list) else k
+        return k % extent if getattr(k, "ndim", 0) and k.dtype.kind in "iu" and k.size and extent else k
+
+    made = tuple(wrap(k, extent) for k, extent in zip(keys, shape))
+    return made if isinstance(key, tuple) else made[0]
+
+
+def _picked(package: Any, matrix: Any, places: Any) -> Any:
+    """Columns of a csr (rows of a csc) by their numbers, without memory for each column that there is."""
+    order = places.argsort(kind="stable")
+    ends = [places[order].searchsorted(matrix.indices, side) for side in ("left", "right")]
+    counts = ends[1] - ends[0]  # how often each element was asked for
+    starts = np.repeat(ends[0] - (counts.cumsum() - counts), counts)
+    chosen = order[np.arange(int(counts.sum())) + starts]
+    majors = np.repeat(np.arange(matrix.indptr.size - 1), np.diff(matrix.indptr))
+    coords = (np.repeat(majors, counts), chosen)
+    shape = (matrix.indptr.size - 1, places.size)
+    if matrix.format == "csc":
+        coords, shape = coords[::-1], shape[::-1]
+    kind = "matrix" if package.isspmatrix(matrix) else "array"
+    made = getattr(package, f"coo_{kind}")((np.repeat(matrix.data, counts), coords), shape=shape)
+    return made.asformat(matrix.format)
 
 
 def _set(package: Any, matrix: Any, key: Any, value: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SciPy's advice on efficiency is not for the server's log
-        matrix[key] = value
+        matrix[_wrapped(key, matrix.shape) if package.__name__.startswith("scipy") else key] = value
     return matrix
 
 
@@ -143,14 +212,15 @@ def _of_module(name: str) -> Callable[..., Any]:
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "from_dense": _from_dense,
-    "convert": lambda package, matrix, kind: matrix.asformat(kind, copy=True),
+    "convert": _convert,
     "toarray": lambda package, matrix, order=None: matrix.toarray(),
-    "matmul": lambda package, a, b: a @ b,
+    "matmul": _matmul,
     "rmatmul": lambda package, a, b: (a.T @ b.T).T,
     "add": lambda package, a, b: a + b,
     "subtract": lambda package, a, b: a - b,
     "divide": lambda package, a, b: a / b,
-    "power": lambda package, a, n: a**n,
+    "sum": lambda package, a, **options: _each_once(a).sum(**options),
+    "mean": lambda package, a, **options: _each_once(a).mean(**options),
     "compare": _compare,
     "maximum": lambda package, a, b: _pairwise(package, "maximum", a, b),
     "minimum": lambda package, a, b: _pairwise(package, "minimum", a, b),
@@ -159,7 +229,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "setitem": _set,
 }
 _IN_PLACE = "sum_duplicates sort_indices eliminate_zeros setdiag".split()
-_METHODS = """multiply sum mean max min argmax argmin diagonal getnnz count_nonzero nonzero transpose
+_METHODS = """multiply max min argmax argmin diagonal getnnz count_nonzero nonzero transpose
 reshape""".split()
 
 
@@ -193,17 +263,25 @@ def _has_matrices(x: Any) -> bool:
     return isinstance(x, tuple | list) and any(_has_matrices(item) for item in x)
 
 
-def overrides(package_name: str) -> dict[str, Callable[..., Any]]:
-    """Every declared sparse operation over one sparse package (``scipy.sparse``)."""
+def _any_wide(x: Any, matrices: bool) -> bool:
+    """Whether a matrix (unless ``matrices`` is false) or sparse array among arguments has int64 indices."""
+    if isinstance(x, tuple) and x and isinstance(x[0], str) and x[0].startswith("sparse:"):
+        return (matrices or x[0].endswith("array")) and any(places.dtype == np.int64 for places in x[3:])
+    return isinstance(x, tuple | list) and any(_any_wide(item, matrices) for item in x)
+
+
+def overrides(package_name: str, own: dict[str, Callable[..., Any]] | None = None) -> dict[str, Callable[..., Any]]:
+    """Every declared sparse operation over a package (``scipy.sparse``), some by functions of the backend's ``own``."""
 
     def bound(name: str) -> Callable[..., Any]:
-        operation, copy = _operation(name), name not in _PURE
+        operation, copy = (own or {}).get(name) or _operation(name), name not in _PURE
 
         def call(*args: Any, **kwargs: Any) -> Any:
             package = _package(package_name)
+            wide = _any_wide(args, name not in _NARROWING)
             args = _restore(package, args, copy)
             kwargs = {key: _restore(package, value, copy) for key, value in kwargs.items()}
-            return _parts(package, operation(package, *args, **kwargs))
+            return _parts(package, operation(package, *args, **kwargs), wide)
 
         return call
 

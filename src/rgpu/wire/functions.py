@@ -105,7 +105,7 @@ _TABLE = {
 #: SciPy functions of cupyx.scipy by module: element-wise, learned by signature, decided by the data
 _SCIPY = {
     ("sparse", "sparse"): """
-        from_dense convert toarray matmul rmatmul add subtract multiply divide power compare fact getitem setitem sum
+        from_dense convert toarray matmul rmatmul add subtract multiply divide compare fact getitem setitem sum
         mean max min argmax argmin diagonal getnnz count_nonzero nonzero maximum minimum transpose reshape setdiag
         sum_duplicates sort_indices eliminate_zeros eye diags bmat vstack hstack block_diag kron kronsum tril triu
         find eye_array diags_array block_array csgraph.connected_components linalg.lobpcg linalg.norm linalg.spsolve linalg.spsolve_triangular linalg.cg linalg.gmres linalg.cgs

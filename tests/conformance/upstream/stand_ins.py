@@ -110,6 +110,7 @@ OURS = {
     "cupy._core.ElementwiseKernel": "rgpu.ElementwiseKernel",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
     "cupy._core.create_reduction_func": "internals.SimpleReduction",
+    "cupyx.cusparse._cupy_spgemm_int64": "rgpu.cupyx.cusparse.spgemm",
     "cupy.fft._fft._default_fft_func": "internals.transform_of",
     "cupy.fft._fft._fft": "internals.ONE_AXIS",
     "cupy.fft._fft._fftn": "internals.SEVERAL_AXES",
@@ -290,8 +291,10 @@ def install(sdist: Path) -> None:
     """Bind cupy, cupyx and cupy_backends to rgpu, and cupy.testing to CuPy's own."""
     importlib.import_module("rgpu.client.pool")  # before the attribute rgpu._core becomes CuPy's
     sys.meta_path.insert(0, Finder(sdist, AliasFinder()))  # type: ignore[arg-type]
-    # distances are tested only where this library of NVIDIA's is, which CuPy leaves them to and rgpu does not need
-    sys.modules.setdefault("cuvs", types.ModuleType("cuvs"))
+    # distances, and components of graphs, are tested only where these libraries of NVIDIA's are, which CuPy leaves them
+    # to and rgpu does not need
+    for name in ("cuvs", "pylibcugraph"):
+        sys.modules.setdefault(name, types.ModuleType(name))
     sys.modules.pop("cupy._core", None)
     cupy = importlib.import_module("cupy")
     for name in "cuda cuda.compiler cuda.cusolver random linalg fft lib polynomial exceptions".split():

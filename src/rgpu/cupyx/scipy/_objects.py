@@ -18,6 +18,8 @@ from rgpu.functions.objects import RemoteObject
 from rgpu.wire import classes
 from rgpu.wire.functions import BY_NAME
 
+#: declared name -> what is said of the arguments on the caller's line, before the worker has them
+checks: dict[str, Callable[..., None]] = {}
 _made: dict[str, type] = {}  # declared name -> the client's class
 
 
@@ -37,6 +39,8 @@ class Thing(RemoteObject):
     _learned: dict[Any, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls._name in checks:
+            checks[cls._name](*args, **kwargs)
         return made(classes.PREFIX + cls._name, *args, **kwargs)
 
     def _ask(self, function: str, name: str, *args: Any, **kwargs: Any) -> Any:

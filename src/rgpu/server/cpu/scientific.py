@@ -15,6 +15,7 @@ import numpy as np
 
 from rgpu import surface
 from rgpu.server import objects, sparse
+from rgpu.server.cpu import sparse_solvers
 from rgpu.wire.functions import TABLE
 
 _PREFIX = "cupyx.scipy."
@@ -98,7 +99,7 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
 }
 
 OVERRIDES.update(objects.overrides("scipy"))
-OVERRIDES.update(sparse.overrides("scipy.sparse"))
+OVERRIDES.update(sparse.overrides("scipy.sparse", sparse_solvers.OPERATIONS))
 OVERRIDES["cupyx.scipy.special.sph_harm"] = _sph_harm
 OVERRIDES["cupyx.rsqrt"] = lambda x: (1 / np.sqrt(x)).astype(np.sqrt(x[:0] if np.ndim(x) else x).dtype)
 for _name, _ufunc in {"add": np.add, "max": np.maximum, "min": np.minimum}.items():

@@ -7,6 +7,7 @@ alone is done on the value array; everything else is a declared operation of the
 from __future__ import annotations
 
 import operator
+import types
 import warnings
 from typing import Any
 
@@ -66,6 +67,12 @@ class _spbase:  # noqa: N801 - CuPy's name
         matrix._shape = tuple(int(n) for n in shape)
         return matrix
 
+    def __class_getitem__(cls, item: Any) -> types.GenericAlias:
+        return types.GenericAlias(cls, item)
+
+    def _inherit(self, other: Any) -> None:
+        """Take over what is known of another matrix's index arrays, which are this one's too."""
+
     @classmethod
     def _class(cls, format: str) -> Any:
         """The class of another format, of matrices or arrays as this one."""
@@ -76,7 +83,9 @@ class _spbase:  # noqa: N801 - CuPy's name
 
     def _with_values(self, values: Any) -> Any:
         """The same pattern with other values."""
-        return type(self)._of((values, *self._arrays()[1:]), self._shape)
+        made = type(self)._of((values, *self._arrays()[1:]), self._shape)
+        made._inherit(self)
+        return made
 
     def _become(self, other: Any) -> None:
         """Take over another matrix's content, for operations in place."""
@@ -125,8 +134,8 @@ class _spbase:  # noqa: N801 - CuPy's name
         """This matrix in another format; itself if it has it already."""
         if format is None or format == self.format:
             return self
-        if format not in _NAMES:
-            raise NotImplementedError(f"the sparse format {format!r} is not available")
+        if format not in _NAMES or format == "dia":
+            raise NotImplementedError(f"the conversion to {format!r} is not available, as in CuPy")
         return _call.ask("convert", self, format)
 
     def _converted(self, format: str, copy: bool) -> Any:
@@ -167,7 +176,9 @@ class _spbase:  # noqa: N801 - CuPy's name
         return getattr(scipy.sparse, f"{self.format}_{self._kind}")(content, shape=self._shape)
 
     def copy(self) -> Any:
-        return type(self)._of([x.copy() for x in self._arrays()], self._shape)
+        made = type(self)._of([x.copy() for x in self._arrays()], self._shape)
+        made._inherit(self)
+        return made
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         if not copy and self.dtype == np.dtype(dtype):
@@ -232,9 +243,10 @@ class _spbase:  # noqa: N801 - CuPy's name
                 return self.copy()
             raise NotImplementedError("adding a nonzero scalar to a sparse matrix is not supported")
         if isinstance(other, _spbase):
-            if other.shape != self._shape:
+            a, b = (x.reshape((1, x.shape[0])) if x.ndim < max(self.ndim, other.ndim) else x for x in (self, other))
+            if a.shape != b.shape:
                 raise ValueError("inconsistent shapes")
-            return _call.ask(name, self, other)
+            return _call.ask(name, a, b)
         return getattr(operator, {"add": "add", "subtract": "sub"}[name])(self.toarray(), other)
 
     def __add__(self, other: Any) -> Any:
@@ -265,9 +277,22 @@ class _spbase:  # noqa: N801 - CuPy's name
         return self.multiply(1.0 / other).asformat("coo")
 
     def __pow__(self, n: int) -> Any:
-        return _call.ask("power", self, n)
+        """The product of n factors: ValueError for an n that is no count, TypeError for a matrix that is not square."""
+        if len(self._shape) != 2 or self._shape[0] != self._shape[1]:
+            raise TypeError("matrix is not square")
+        if not isinstance(n, int | np.integer):
+            raise ValueError("exponent must be an integer")
+        if n < 0:
+            raise ValueError("exponent must be >= 0")
+        if n == 0:
+            identity = "eye" if self._kind == "matrix" else "eye_array"
+            return _call.ask(identity, *self._shape, dtype=self.dtype, format="csr")
+        return self.copy() if n == 1 else _call.ask("linalg.matrix_power", self, int(n))
 
     def power(self, n: Any, dtype: Any = None) -> Any:
+        """Element by element. NotImplementedError for 0, which would leave no zeros, and for arrays."""
+        if not is_scalar(n) or n == 0:
+            raise NotImplementedError(f"sparse power takes a scalar that is not zero, not {n!r}")
         values = self.data if dtype is None else self.data.astype(dtype)
         return self._with_values(values**n)
 
@@ -287,12 +312,17 @@ class _spbase:  # noqa: N801 - CuPy's name
 
     def _reduced(self, name: str, axis: Any, out: Any = None, **options: Any) -> Any:
         if isinstance(axis, tuple):
-            axis = None if sorted(operator.index(n) % 2 for n in axis) == [0, 1] else axis[0]
+            axes = [operator.index(n) % 2 for n in axis]
+            if len(set(axes)) != len(axes):
+                raise ValueError(f"an axis appears more than once in {axis}")
+            axis = None if len(axes) == 2 else axis[0]
         if axis is not None and not -2 <= operator.index(axis) < 2:
             raise ValueError("axis out of range")
         options = {key: value for key, value in options.items() if value is not None and value is not False}
         result = _call.dense(name, self, axis=axis, **options)
         if out is not None:
+            if out.shape != result.shape:
+                raise ValueError(f"out has the shape {out.shape}, the result {result.shape}")
             out[...] = result
             return out
         return result
@@ -335,6 +365,14 @@ class _spbase:  # noqa: N801 - CuPy's name
         return self.data.size if axis is None else _call.dense("getnnz", self, axis=axis)
 
     def count_nonzero(self, axis: Any = None) -> Any:
+        if len(self._shape) == 1:
+            if axis not in (None, 0, -1, (0,), (-1,)):
+                raise ValueError(f"axis {axis} is out of range")
+            axis = None
+        if self.format == "dia":
+            if axis is not None:
+                raise NotImplementedError("count_nonzero over an axis is not implemented for DIA format")
+            return self.tocsc().count_nonzero()  # not of what lies outside
         if axis is None:
             return dispatch.call("count_nonzero", self.data)
         return _call.dense("count_nonzero", self, axis=axis)
@@ -343,6 +381,9 @@ class _spbase:  # noqa: N801 - CuPy's name
         return _call.ask("nonzero", self)
 
     def setdiag(self, values: Any, k: int = 0) -> None:
+        """Assign to a diagonal: a scalar, or a vector of which the first elements are taken."""
+        if (values.ndim if hasattr(values, "ndim") else np.ndim(values)) > 1:
+            raise ValueError("values of a diagonal must be 0-d or 1-d")
         self._become(_call.ask("setdiag", self, values, k))
 
 
@@ -411,15 +452,16 @@ class sparray(_spbase):  # noqa: N801 - CuPy's name
         return self.multiply(other)
 
     def __imul__(self, other: Any) -> Any:
-        if not is_scalar(other):
-            return NotImplemented
-        self.data *= other
-        return self
+        return self._scaled_in_place(operator.imul, other)
 
     def __itruediv__(self, other: Any) -> Any:
+        return self._scaled_in_place(operator.itruediv, other)
+
+    def _scaled_in_place(self, operation: Any, other: Any) -> Any:
         if not is_scalar(other):
             return NotImplemented
-        self.data /= other
+        values = self.data.astype(np.float64) if self.dtype.kind == "b" else self.data  # CuPy's way with truth values
+        self.data = operation(values, other)
         return self
 
     def dot(self, other: Any) -> Any:

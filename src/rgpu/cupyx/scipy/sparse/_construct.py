@@ -11,6 +11,8 @@ import numpy as np
 
 from rgpu.cupyx.scipy.sparse import _call
 from rgpu.cupyx.scipy.sparse._formats import coo_array, coo_matrix, dia_matrix
+from rgpu.cupyx.scipy.sparse._indices import get_index_dtype as get_index_dtype
+from rgpu.cupyx.scipy.sparse._indices import safely_cast_index_arrays as safely_cast_index_arrays
 from rgpu.functions import creation
 
 __all__ = [
@@ -22,6 +24,14 @@ __all__ = [
 
 def _made(name: str, *args: Any, **kwargs: Any) -> Any:
     return _call.ask(name, *args, **{key: value for key, value in kwargs.items() if value is not None})
+
+
+def _stacked(blocks: list) -> str:
+    """The format of blocks put together: as the blocks', where compressed ones lie along their compressed axis."""
+    formats = {getattr(block, "format", None) for row in blocks for block in row}
+    if formats == {"csr"} and all(len(row) == 1 for row in blocks):
+        return "csr"
+    return "csc" if formats == {"csc"} and len(blocks) == 1 else "coo"
 
 
 def eye(m: int, n: int | None = None, k: int = 0, dtype: Any = "d", format: Any = None) -> Any:
@@ -56,6 +66,7 @@ def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float, f
 def block_array(blocks: Any, *, format: Any = None, dtype: Any = None) -> Any:
     """A sparse array of blocks; None is a block of zeros."""
     blocks = [list(row) for row in blocks]
+    format = format or _stacked(blocks)
     return _made("block_array", blocks, format=format, dtype=None if dtype is None else np.dtype(dtype))
 
 
@@ -82,27 +93,6 @@ def permute_dims(A: Any, axes: Any = None, copy: bool = False) -> Any:  # noqa: 
     return A.transpose(copy=copy) if axes != order else A.copy() if copy else A
 
 
-def get_index_dtype(arrays: Any = (), maxval: Any = None, check_contents: bool = False) -> Any:
-    """int32 where the indices (and ``maxval``) fit, else int64. Looks at contents only if asked (and waits)."""
-    limit, wide = np.iinfo(np.int32).max, maxval is not None and maxval > np.iinfo(np.int32).max
-    for array in (arrays,) if hasattr(arrays, "dtype") else arrays:
-        if wide or np.can_cast(array.dtype, np.int32):
-            continue
-        fits = check_contents and (not array.size or (int(array.max()) <= limit and int(array.min()) >= -limit - 1))
-        wide = not fits
-    return np.int64 if wide else np.int32
-
-
-def safely_cast_index_arrays(A: Any, idx_dtype: Any = np.int32, msg: str = "") -> Any:  # noqa: N803
-    """The index arrays in another dtype; ValueError where they do not fit (waits)."""
-    limit = np.iinfo(idx_dtype).max
-    arrays = A.coords if A.format == "coo" else (A.offsets,) if A.format == "dia" else (A.indices, A.indptr)
-    if max(A.shape) > limit or (arrays[0].dtype.itemsize > np.dtype(idx_dtype).itemsize and A.nnz > limit):
-        raise ValueError(f"indices are too large for {np.dtype(idx_dtype)}{f' ({msg})' if msg else ''}")
-    cast = tuple(array.astype(idx_dtype, copy=False) for array in arrays)
-    return cast[0] if A.format == "dia" else cast
-
-
 def spdiags(data: Any, diags: Any, m: int, n: int, format: Any = None) -> Any:
     """A matrix of diagonals, given as the rows of an array."""
     return dia_matrix((data, diags), shape=(m, n)).asformat(format)
@@ -111,27 +101,36 @@ def spdiags(data: Any, diags: Any, m: int, n: int, format: Any = None) -> Any:
 def bmat(blocks: Any, format: Any = None, dtype: Any = None) -> Any:
     """A matrix of blocks; None is a block of zeros."""
     blocks = [list(row) for row in blocks]
-    return _made("bmat", blocks, format=format, dtype=None if dtype is None else np.dtype(dtype))
+    return _made("bmat", blocks, format=format or _stacked(blocks), dtype=None if dtype is None else np.dtype(dtype))
 
 
 def vstack(blocks: Any, format: Any = None, dtype: Any = None) -> Any:
     """Matrices on top of each other."""
-    return _made("vstack", list(blocks), format=format, dtype=None if dtype is None else np.dtype(dtype))
+    blocks = list(blocks)
+    format = format or _stacked([[block] for block in blocks])
+    return _made("vstack", blocks, format=format, dtype=None if dtype is None else np.dtype(dtype))
 
 
 def hstack(blocks: Any, format: Any = None, dtype: Any = None) -> Any:
     """Matrices side by side."""
-    return _made("hstack", list(blocks), format=format, dtype=None if dtype is None else np.dtype(dtype))
+    blocks = list(blocks)
+    format = format or _stacked([blocks])
+    return _made("hstack", blocks, format=format, dtype=None if dtype is None else np.dtype(dtype))
 
 
 def block_diag(mats: Any, format: Any = None, dtype: Any = None) -> Any:
-    """Matrices on the diagonal of a matrix of zeros."""
-    return _made("block_diag", list(mats), format=format, dtype=None if dtype is None else np.dtype(dtype))
+    """Matrices on the diagonal of a matrix of zeros. Lists are rows, or matrices of doubles."""
+
+    def block(x: Any) -> Any:
+        return x if hasattr(x, "shape") else np.atleast_2d(np.asarray(x, np.result_type(np.asarray(x), np.float64)))
+
+    blocks = [block(x) for x in mats]
+    return _made("block_diag", blocks, format=format, dtype=None if dtype is None else np.dtype(dtype))
 
 
 def kron(A: Any, B: Any, format: Any = None) -> Any:  # noqa: N803 - CuPy's names
     """Kronecker product."""
-    return _made("kron", A, B, format=format)
+    return _made("kron", A, B, format=format or "coo")
 
 
 def kronsum(A: Any, B: Any, format: Any = None) -> Any:  # noqa: N803

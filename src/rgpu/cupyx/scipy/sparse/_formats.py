@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from rgpu.client.remote import Remote
-from rgpu.cupyx.scipy.sparse import _call
+from rgpu.cupyx.scipy.sparse import _call, _indices
 from rgpu.cupyx.scipy.sparse._base import SparseEfficiencyWarning, _spbase, sparray, spmatrix
 from rgpu.functions import creation
 
 _DTYPES = "?fdFD"
+#: what may be known of the arrays of a compressed matrix; an attribute that is not there is not known
+_FACTS = ("_has_canonical_format", "_has_sorted_indices")
 
 
 def _checked(data: Any, dtype: Any = None) -> Any:
@@ -51,7 +53,7 @@ def _array(x: Any, copy: bool, integer: bool = False) -> Any:
 class _Format(_spbase):
     """Construction that the formats share."""
 
-    _dimensions: tuple[int, ...] = (2,)  # that an object may have
+    _allow_nd: tuple[int, ...] = (2,)  # that an object may have
 
     def __init__(
         self, arg1: Any, shape: Any = None, dtype: Any = None, copy: bool = False, *, maxprint: Any = None
@@ -59,33 +61,49 @@ class _Format(_spbase):
         if maxprint is not None:
             self.maxprint = maxprint
         if isinstance(arg1, _spbase):
-            if arg1.ndim not in self._dimensions:
+            if arg1.ndim not in self._allow_nd:
                 raise ValueError(f"{self.format}_{self._kind} cannot have {arg1.ndim} dimensions")
             made = arg1.asformat(self.format)
-            made = made.copy() if copy and made is arg1 else made
-            self._take(made, dtype)
+            self._take(made.copy() if copy and made is arg1 else made, dtype)
         elif _is_host_sparse(arg1):
             self._take_host(arg1.asformat(self.format), dtype)
-        elif _is_shape(arg1, self._dimensions):
-            self._shape = _shape(arg1, self._dimensions)
+        elif _is_shape(arg1, self._allow_nd):
+            self._shape = _shape(arg1, self._allow_nd)
             self._set_arrays(self._empty(np.dtype(float if dtype is None else dtype)))
         elif isinstance(arg1, tuple):
-            self._from_parts(arg1, shape, dtype, copy)
+            if _is_shape(arg1, (len(arg1),)) and 1 in self._allow_nd:
+                raise ValueError(f"{self.format}_array has 1-D and 2-D shapes only, not {arg1}")
+            self._fill(arg1, shape, dtype, copy)
         else:
-            dense = creation.array(arg1, dtype=dtype, copy=False)
-            if dense.ndim > 2:
-                raise ValueError("expected dimension <= 2 array or matrix")
-            if self._kind == "array" and dense.ndim not in self._dimensions:
-                raise ValueError(f"{self.format}_array cannot have {dense.ndim} dimensions")
-            _checked(dense)
-            self._take(_call.ask("from_dense", dense, f"{self.format}_{self._kind}"), None)
-        if shape is not None and not isinstance(arg1, tuple) and _shape(shape, self._dimensions) != self._shape:
+            self._take_dense(creation.array(arg1, dtype=dtype, copy=False))
+        if shape is not None and not isinstance(arg1, tuple) and _shape(shape, self._allow_nd) != self._shape:
+            self._widen(_shape(shape, self._allow_nd))
+
+    def _take_dense(self, dense: Any) -> None:
+        if dense.ndim > 2:
+            raise ValueError("expected dimension <= 2 array or matrix")
+        if self._kind == "array" and dense.ndim not in self._allow_nd:
+            wrong = TypeError if dense.ndim == 0 and 1 in self._allow_nd else ValueError
+            raise wrong(f"{self.format}_array cannot have {dense.ndim} dimensions")
+        _checked(dense)
+        self._take(_call.ask("from_dense", dense, f"{self.format}_{self._kind}"), None)
+        if self.format == "coo":
+            self.has_canonical_format = True
+
+    def _widen(self, shape: tuple[int, ...]) -> None:
+        """The same elements in another shape, which must hold them; a csr_array of one dimension may become a row."""
+        places = self.asformat("coo").coords
+        if self.format == "csr" and len(shape) == 2 and len(places) == 1:
+            places = (creation.zeros_like(places[0]), *places)
+        if len(shape) != len(places) or self.format == "dia":
             raise ValueError(f"inconsistent shapes: {self._shape} != {shape}")
+        self._take(self._class("coo")((self.asformat("coo").data, places), shape).asformat(self.format), None)
 
     def _take(self, other: Any, dtype: Any) -> None:
         self._shape = other._shape
         arrays = other._arrays()
         self._set_arrays((_checked(arrays[0], dtype), *arrays[1:]))
+        self._inherit(other)
 
     def _take_host(self, host: Any, dtype: Any) -> None:
         if self.format == "coo":
@@ -94,13 +112,13 @@ class _Format(_spbase):
             names = ("data", "offsets") if self.format == "dia" else ("data", "indices", "indptr")
             parts = [getattr(host, name) for name in names]
         arrays = [creation.array(part) for part in parts]
-        self._shape = _shape(host.shape, self._dimensions)
+        self._shape = _shape(host.shape, self._allow_nd)
         self._set_arrays((_checked(arrays[0], dtype), *arrays[1:]))
 
     def _empty(self, dtype: np.dtype) -> tuple:
         raise NotImplementedError
 
-    def _from_parts(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
+    def _fill(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
         raise NotImplementedError
 
 
@@ -110,8 +128,35 @@ class _Coordinates(_Format):
     format = "coo"
     coords: tuple
 
-    row = property(lambda self: self.coords[-2] if len(self.coords) > 1 else creation.zeros_like(self.coords[0]))
-    col = property(lambda self: self.coords[-1])
+    @property
+    def row(self) -> Any:
+        return self.coords[-2] if len(self.coords) > 1 else creation.zeros_like(self.coords[0])
+
+    @row.setter
+    def row(self, positions: Any) -> None:
+        if len(self.coords) == 1:
+            raise ValueError("a sparse array of one dimension has no rows")
+        self.coords = (positions, self.coords[1])
+
+    @property
+    def col(self) -> Any:
+        return self.coords[-1]
+
+    @col.setter
+    def col(self, positions: Any) -> None:
+        self.coords = (*self.coords[:-1], positions)
+
+    @classmethod
+    def _from_parts(cls, data: Any, row: Any, col: Any, shape: Any, has_canonical_format: bool = False) -> Any:
+        """A matrix over arrays whose positions are within the shape, without copies or waiting."""
+        shape = _shape(shape)
+        _indices.check_together(data, (row, col), shape, 2)
+        made = cls._of((data, row, col), shape)
+        made.has_canonical_format = bool(has_canonical_format)
+        return made
+
+    def _inherit(self, other: Any) -> None:
+        self.has_canonical_format = other.format == "coo" and other.has_canonical_format
 
     def _arrays(self) -> tuple:
         return self.data, *self.coords
@@ -121,15 +166,16 @@ class _Coordinates(_Format):
         self.has_canonical_format = False
 
     def _empty(self, dtype: np.dtype) -> tuple:
-        return creation.zeros(0, dtype), *[creation.zeros(0, np.int32) for _ in self._shape]
+        places = _indices.get_index_dtype(maxval=max(self._shape))
+        return creation.zeros(0, dtype), *[creation.zeros(0, places) for _ in self._shape]
 
-    def _from_parts(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
+    def _fill(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
         if len(parts) != 2:
             raise TypeError("invalid input format")
         positions: Any = parts[1]
         if isinstance(positions, Remote | np.ndarray) and positions.ndim == 2:
             positions = list(positions)  # type: ignore[arg-type]
-        if not isinstance(positions, tuple | list) or len(positions) not in self._dimensions:
+        if not isinstance(positions, tuple | list) or len(positions) not in self._allow_nd:
             raise TypeError("invalid input format")
         data = _checked(_array(parts[0], copy), dtype)
         coords = tuple(_array(x, copy, integer=True) for x in positions)
@@ -139,11 +185,11 @@ class _Coordinates(_Format):
             if not data.size:
                 raise ValueError("cannot infer dimensions from zero sized index arrays")
             shape = tuple(int(x.max()) + 1 for x in coords)
-        self._shape = _shape(shape, self._dimensions)
+        self._shape = _shape(shape, self._allow_nd)
         if len(self._shape) != len(coords):
             raise ValueError("mismatching number of index arrays for shape")
         self._within(coords)
-        self._set_arrays((data, *coords))
+        self._set_arrays((data, *_indices.fitting(coords, self._shape, self._kind == "matrix")))
 
     def _within(self, coords: tuple) -> None:
         """ValueError for positions outside the shape (waits, as CuPy does)."""
@@ -159,7 +205,8 @@ class _Coordinates(_Format):
     def __getitem__(self, key: Any) -> Any:
         if self._kind == "matrix":
             raise TypeError("'coo_matrix' object is not subscriptable")
-        return self.tocsr()[key]
+        made = self.tocsr()[key]
+        return made.asformat("coo") if isinstance(made, _spbase) else made
 
     def transpose(self, axes: Any = None, copy: bool = False) -> Any:
         if axes is not None:
@@ -187,13 +234,67 @@ class _Compressed(_Format):
 
     def _set_arrays(self, arrays: tuple) -> None:
         self.data, self.indices, self.indptr = arrays
-        self._facts: dict[str, bool] = {}
+        for fact in _FACTS:  # not known of these arrays
+            self.__dict__.pop(fact, None)
+
+    def _inherit(self, other: Any) -> None:
+        for fact in _FACTS:
+            if fact in other.__dict__:
+                setattr(self, fact, getattr(other, fact))
+
+    @property
+    def has_canonical_format(self) -> bool:
+        """Whether indices are sorted and without duplicates: asked once (waits), assignable."""
+        if not self.data.size:
+            self._has_canonical_format = self._has_sorted_indices = True
+        elif not self.__dict__.get("_has_sorted_indices", True):
+            self._has_canonical_format = False
+        elif "_has_canonical_format" not in self.__dict__:
+            self.has_canonical_format = _call.ask("fact", self, "has_canonical_format")
+        return self._has_canonical_format
+
+    @has_canonical_format.setter
+    def has_canonical_format(self, value: bool) -> None:
+        self._has_canonical_format = bool(value)
+        if value:
+            self._has_sorted_indices = True
+
+    @property
+    def has_sorted_indices(self) -> bool:
+        """Whether the indices within each row or column are sorted: asked once (waits), assignable."""
+        if "_has_sorted_indices" not in self.__dict__:
+            self._has_sorted_indices = not self.data.size or bool(_call.ask("fact", self, "has_sorted_indices"))
+        return self._has_sorted_indices
+
+    @has_sorted_indices.setter
+    def has_sorted_indices(self, value: bool) -> None:
+        self._has_sorted_indices = bool(value)
+
+    @classmethod
+    def _from_parts(
+        cls, data: Any, indices: Any, indptr: Any, shape: Any, has_canonical_format: bool | None = None,
+        has_sorted_indices: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """A matrix over arrays that are known to fit, without copies or waiting; the facts, where they are known."""
+        if has_canonical_format and has_sorted_indices is False:
+            raise ValueError("a canonical format has sorted indices")
+        shape = _shape(shape, cls._allow_nd)
+        _indices.check_together(data, (indices, indptr), shape, 1)
+        major = shape[cls._major] if len(shape) > 1 else 1
+        if indptr.size != major + 1:
+            raise ValueError(f"indptr has {indptr.size} elements for a major axis of {major}: one more is needed")
+        made = cls._of((data, indices, indptr), shape)
+        for fact, known in zip(_FACTS, (has_canonical_format, has_sorted_indices or has_canonical_format)):
+            if known is not None:
+                setattr(made, fact, bool(known))
+        return made
 
     def _empty(self, dtype: np.dtype) -> tuple:
         count = self._shape[self._major] + 1 if len(self._shape) > 1 else 2
-        return creation.zeros(0, dtype), creation.zeros(0, np.int32), creation.zeros(count, np.int32)
+        places = _indices.get_index_dtype(maxval=max(self._shape))
+        return creation.zeros(0, dtype), creation.zeros(0, places), creation.zeros(count, places)
 
-    def _from_parts(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
+    def _fill(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
         if len(parts) == 2 and isinstance(parts[1], tuple | list):
             self._take(self._class("coo")(parts, shape, dtype, copy).asformat(self.format), None)
             return
@@ -208,12 +309,18 @@ class _Compressed(_Format):
         if shape is None:
             minor = int(indices.max()) + 1 if indices.size else 0
             shape = (indptr.size - 1, minor)[:: -1 if self._major else 1]
-        self._shape = _shape(shape, self._dimensions)
+        self._shape = _shape(shape, self._allow_nd)
+        ends = indptr[:: max(1, indptr.size - 1)].get() if indptr.size else (0,)
+        if ends[0]:
+            raise ValueError(f"index pointer should start with 0 (got {ends[0]})")
+        if ends[-1] > data.size:
+            raise ValueError(f"last index pointer ({ends[-1]}) exceeds the size of data and indices ({data.size})")
+        if ends[-1] < data.size:
+            data, indices = data[: int(ends[-1])], indices[: int(ends[-1])]
         expected = (self._shape[self._major] if len(self._shape) > 1 else 1) + 1
         if indptr.size != expected:
             raise ValueError(f"index pointer size ({indptr.size}) should be ({expected})")
-        if int(indptr[0]):
-            raise ValueError("index pointer should start with 0")
+        indices, indptr = _indices.fitting((indices, indptr), self._shape, self._kind == "matrix")
         self._set_arrays((data, indices, indptr))
 
     def transpose(self, axes: Any = None, copy: bool = False) -> Any:
@@ -222,15 +329,25 @@ class _Compressed(_Format):
         if len(self._shape) == 1:
             return self.copy() if copy else self
         made = self._class("csr" if self._major else "csc")._of(self._arrays(), self._shape[::-1])
+        made._inherit(self)
         return made.copy() if copy else made
+
+    def asformat(self, format: str | None) -> Any:
+        made = super().asformat(format)
+        if made is not self and self.__dict__.get("_has_canonical_format") and format in ("csr", "csc"):
+            made.has_canonical_format = True
+        elif made.format == "coo" and self.format == "csr":  # row by row
+            made.has_canonical_format = self.__dict__.get("_has_canonical_format", False)
+        return made
 
     def _rewritten(self, name: str, fact: str | None = None) -> None:
         """The matrix after an operation, unless it is known to have what that would bring about."""
-        if fact is not None and self._facts.get(fact):
+        if fact is not None and self.__dict__.get(f"_{fact}"):
             return
         self._set_arrays(_call.ask(name, self)._arrays())
         if fact is not None:
-            self._facts = {"has_sorted_indices": True, fact: True}
+            setattr(self, fact, True)
+            self._has_sorted_indices = True
 
     def sum_duplicates(self) -> None:
         """Add up equal entries; indices are sorted afterwards."""
@@ -256,11 +373,28 @@ class _Compressed(_Format):
             raise ValueError("the arrays are shorter than the index pointer says")
         self.data, self.indices = self.data[:count].copy(), self.indices[:count].copy()
 
+    def _keeps_order(self, key: Any) -> bool:
+        """Whether an index takes whole rows (columns of a csc), or a stretch of each: that keeps their order."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if len(keys) != len(self._shape) and len(keys) != 1 or any(k is None or k is Ellipsis for k in keys):
+            return False
+        minor = (*keys, slice(None))[1 - self._major] if len(self._shape) > 1 else keys[0]
+        return isinstance(minor, slice) and minor.step in (None, 1)
+
     def __getitem__(self, key: Any) -> Any:
-        return _call.ask("getitem", self, key)
+        made = _call.ask("getitem", self, key)
+        if isinstance(made, _spbase) and made.format == self.format and self._keeps_order(key):
+            made._inherit(self)
+        return made
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, tuple) and len(key) > len(self._shape):
+            raise IndexError(f"too many indices: {len(key)} for {len(self._shape)} dimensions")
+        before = self.data.size
         self._become(_call.ask("setitem", self, key, value))
+        if self.data.size > before:
+            message = f"Changing the sparsity structure of a {self.format}_{self._kind} is expensive."
+            warnings.warn(message, SparseEfficiencyWarning, stacklevel=2)
 
     def _compared(self, name: str, other: Any) -> Any:
         if isinstance(other, _spbase):
@@ -276,22 +410,6 @@ class _Compressed(_Format):
         return _call.ask("compare", self, name, other)
 
 
-def _fact(name: str) -> property:
-    """A fact about the indices: asked once, forgotten when the arrays change, and assignable."""
-
-    def get(self: Any) -> bool:
-        if name not in self._facts:
-            self._facts[name] = bool(_call.ask("fact", self, name))
-        return self._facts[name]
-
-    def set_(self: Any, value: bool) -> None:
-        self._facts[name] = bool(value)
-
-    return property(get, set_)
-
-
-_Compressed.has_sorted_indices = _fact("has_sorted_indices")  # type: ignore[attr-defined]
-_Compressed.has_canonical_format = _fact("has_canonical_format")  # type: ignore[attr-defined]
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _method = lambda self, other, name=_name: self._compared(name, other)  # noqa: E731
     _method.__name__ = f"__{_name}__"
@@ -321,9 +439,9 @@ class _Diagonals(_Format):
         self.data, self.offsets = arrays
 
     def _empty(self, dtype: np.dtype) -> tuple:
-        return creation.zeros((0, 0), dtype), creation.zeros(0, np.int32)
+        return creation.zeros((0, 0), dtype), creation.zeros(0, _indices.get_index_dtype(maxval=max(self._shape)))
 
-    def _from_parts(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
+    def _fill(self, parts: tuple, shape: Any, dtype: Any, copy: bool) -> None:
         if len(parts) != 2:
             raise ValueError("unrecognized form for dia_matrix constructor")
         if shape is None:
@@ -342,7 +460,11 @@ class _Diagonals(_Format):
         if len(set(places)) != len(places):
             raise ValueError("offset array contains duplicate values")
         self._shape = _shape(shape)
-        self._set_arrays((data, offsets))
+        self._set_arrays((data, offsets.astype(_indices.get_index_dtype(maxval=max(self._shape)), copy=False)))
+
+    def transpose(self, axes: Any = None, copy: bool = False) -> Any:
+        """As columns: the rows of this matrix."""
+        return self.tocsr().transpose(axes, copy)
 
     def _getnnz(self, axis: Any = None) -> int:
         if axis is not None:
@@ -355,7 +477,7 @@ class _Diagonals(_Format):
 def _concrete(format: str, base: type, root: type, dimensions: tuple[int, ...]) -> Any:
     """The class of one format, of matrices or of arrays."""
     kind = root._kind  # type: ignore[attr-defined]
-    body = {"__doc__": base.__doc__ or f"A sparse {kind}: {format}.", "_dimensions": dimensions}
+    body = {"__doc__": base.__doc__ or f"A sparse {kind}: {format}.", "_allow_nd": dimensions}
     made = type(f"{format}_{kind}", (root, base), {**body, "__module__": "cupyx.scipy.sparse"})
     _call.classes[made.__name__] = made
     return made

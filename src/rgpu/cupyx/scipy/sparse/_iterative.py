@@ -189,3 +189,57 @@ def _cycle(s: _System, r: Any, size: float, restart: int) -> Any:
     products = dispatch.call("stack", [w for _, w in images], axis=1)
     weights = dispatch.call("linalg.lstsq", products, r, None)[0]
     return s.x + dispatch.call("stack", [direction for direction, _ in images], axis=1) @ weights
+
+
+def minres(
+    A: Any, b: Any, x0: Any = None, shift: float = 0.0, tol: float = 1e-5, maxiter: Any = None, M: Any = None,  # noqa: N803
+    callback: Any = None, check: bool = False,
+) -> Any:  # fmt: skip
+    """Minimal residuals for a symmetric or Hermitian A: (solution, 0 or the iterations that were not enough)."""
+    system = _System(A, b, x0, M)
+    whole = system.whole()
+    if not system.n:
+        return creation.empty_like(system.b), 0
+    if whole is not None and callback is None:
+        options = {"shift": shift, "tol": tol, "check": check}
+        options |= {} if maxiter is None else {"maxiter": int(maxiter)}
+        start = None if x0 is None else system.x
+        return _call.ask("linalg.minres", whole[0], system.b, start, M=whole[1], **options)
+    steps = maxiter or 5 * system.n
+    done = _lanczos(system, shift, tol * _norm(system.b), steps, callback or (lambda x: None))
+    return system.x, 0 if done else steps
+
+
+def _lanczos(s: _System, shift: float, limit: float, maxiter: int, callback: Callable[[Any], None]) -> bool:
+    """Elman, Silvester and Wathen, Finite Elements and Fast Iterative Solvers (2005), algorithm 2.4."""
+    x, older = s.x, creation.zeros_like(s.b)
+    v = s.b - s.A.matvec(x) + shift * x
+    z = s.conditioned(v)
+    gamma, eta = [1.0, _root(v, z)], _root(v, z)  # of the last step and of this one; the residual's size
+    cosine, sine = [1.0, 1.0], [0.0, 0.0]  # of the last two rotations, as the directions
+    directions = [older, older]
+    for _ in range(maxiter):
+        if abs(eta) <= limit or not gamma[1]:
+            break
+        z = z / gamma[1]
+        product = s.A.matvec(z) - shift * z
+        delta = float(_inner(z, product).real)
+        v, older = product - (delta / gamma[1]) * v - (gamma[1] / gamma[0]) * older, v
+        following = s.conditioned(v)
+        after = _root(v, following)
+        rest = cosine[1] * delta - cosine[0] * sine[1] * gamma[1]
+        near = sine[1] * delta + cosine[0] * cosine[1] * gamma[1]
+        length = (rest * rest + after * after) ** 0.5
+        if not length:
+            break
+        step = (z - sine[0] * gamma[1] * directions[0] - near * directions[1]) / length
+        cosine, sine = [cosine[1], rest / length], [sine[1], after / length]
+        x, eta = x + cosine[1] * eta * step, -sine[1] * eta
+        directions, gamma, z = [directions[1], step], [gamma[1], after], following
+        callback(x)
+    s.x = x
+    return abs(eta) <= limit
+
+
+def _root(v: Any, z: Any) -> float:
+    return max(float(_inner(v, z).real), 0.0) ** 0.5

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from rgpu import surface
+from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy import _objects
 from rgpu.cupyx.scipy.sparse import _call, _iterative
+from rgpu.cupyx.scipy.sparse._base import _spbase
+from rgpu.cupyx.scipy.sparse._indices import int32_only
 from rgpu.cupyx.scipy.sparse._operators import LinearOperator as LinearOperator
 from rgpu.cupyx.scipy.sparse._operators import aslinearoperator as aslinearoperator
 from rgpu.wire.functions import TABLE
@@ -20,9 +23,16 @@ from rgpu.wire.functions import TABLE
 _PREFIX = "cupyx.scipy.sparse.linalg."
 
 
+#: solvers that are cuSOLVER's, and take indices of 32 bits only
+_INT32 = {"spsolve", "lsqr"}
+
+
 def _function(name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _call.ask(f"linalg.{name}", *args, **kwargs)
+        if name in _INT32 and args and isinstance(args[0], _spbase):
+            int32_only(args[0], name)
+        made = _call.ask(f"linalg.{name}", *args, **kwargs)
+        return made.copy(order="F") if name == "spsolve" and isinstance(made, Remote) and made.ndim == 2 else made
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = _PREFIX[:-1]
@@ -37,7 +47,8 @@ globals().update(
         if function.kind == "sparse" and function.name.startswith(_PREFIX)
     }
 )
-globals().update({name: _iterative.solver(name) for name in ("cg", "cgs", "bicgstab")}, gmres=_iterative.gmres)
+globals().update({name: _iterative.solver(name) for name in ("cg", "cgs", "bicgstab")})
+globals().update(gmres=_iterative.gmres, minres=_iterative.minres)
 
 
 def _checked_spectrum(a: Any, k: int, which: str, known: str, square: bool) -> None:

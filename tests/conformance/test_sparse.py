@@ -1,0 +1,124 @@
+"""Sparse matrices where CuPy's differ from SciPy's: indices of 64 bits, what is known of them, formats, solvers."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import rgpu as cp
+from rgpu import cupyx
+
+pytest.importorskip("scipy")
+pytestmark = pytest.mark.timeout(60)
+WIDE = 2**31 + 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """One embedded server for the module; it checks every predicted layout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RGPU_CHECK_PREDICTION", "1")
+        cp.connect("local")
+        yield
+        cp.close()
+
+
+def wide(columns, extent=WIDE + 1):
+    """A csr matrix of one element in each row, its indices of 64 bits."""
+    places = cp.array(columns, dtype=np.int64)
+    parts = cp.arange(1.0, places.size + 1), places, cp.arange(places.size + 1, dtype=np.int64)
+    return cupyx.scipy.sparse.csr_matrix(parts, shape=(places.size, extent))
+
+
+def test_indices_of_64_bits_stay_and_no_operation_needs_memory_for_each_column():
+    sparse, a = cupyx.scipy.sparse, wide([0, WIDE])
+    assert a.indices.dtype == a.indptr.dtype == np.int64
+    assert (a + a).tocoo().col.get().tolist() == [0, WIDE]
+    picked = a[:, [WIDE, 0, WIDE]]
+    assert picked.toarray().get().tolist() == [[0, 1, 0], [2, 0, 2]] and picked.indices.dtype == np.int64
+    product = sparse.csr_matrix(cp.array([[1.0, 2.0]])) @ a
+    product.sort_indices()
+    assert product.indices.get().tolist() == [0, WIDE] and product.data.get().tolist() == [1, 4]
+    assert (a > 1.5).nnz == 1 and float(a[1, WIDE]) == 2
+    assert sparse.dia_matrix((cp.ones((1, 2)), cp.array([0])), shape=(WIDE, 2)).tocsc().nnz == 2
+
+
+def test_matrices_narrow_what_fits_and_arrays_do_not():
+    sparse = cupyx.scipy.sparse
+    parts = cp.ones(2), cp.array([0, 1]), cp.array([0, 1, 2])
+    assert sparse.csr_matrix(parts).indices.dtype == np.int32
+    array = sparse.csr_array(parts)
+    assert array.indices.dtype == array.T.tocsr().indices.dtype == (array + array).indices.dtype == np.int64
+    with pytest.raises(ValueError, match="int64"):
+        sparse.linalg.spsolve(array, cp.ones(2))
+    with pytest.raises(ValueError, match="last index pointer"):
+        sparse.csr_matrix((cp.ones(1), cp.array([0]), cp.array([0, 3])))
+
+
+def test_what_is_known_of_the_indices_goes_with_them():
+    sparse = cupyx.scipy.sparse
+    a = sparse.csr_matrix(cp.array([[1.0, 0, 2], [0, 3, 0]]))
+    assert "_has_canonical_format" not in vars(a[0:1])
+    assert a.has_canonical_format and a.has_sorted_indices
+    for b in (a.copy(), -a, a.T, a[cp.array([1, 0])], a[:, 0:2], a.tocsc()):
+        assert vars(b)["_has_canonical_format"] is True
+    assert a.tocoo().has_canonical_format and not a.tocoo().T.has_canonical_format
+    a.indices = cp.array([2, 0, 1], dtype=np.int32)
+    a.has_canonical_format = a.has_sorted_indices = False
+    a.sort_indices()
+    assert a.toarray().get().tolist() == [[2, 0, 1], [0, 3, 0]]
+
+
+def test_refusals_and_warnings_are_cupys():
+    sparse, dense = cupyx.scipy.sparse, cp.array([[1.0, 0], [0, 2]])
+    matrix, array = sparse.csr_matrix(dense), sparse.csr_array(dense)
+    for refused in (lambda: array**0, lambda: matrix.power(0), matrix.todia):
+        with pytest.raises(NotImplementedError):
+            refused()
+    assert (matrix**0).toarray().get().tolist() == np.eye(2).tolist() and isinstance(matrix**0, sparse.csr_matrix)
+    with pytest.raises(ValueError, match="integer"):
+        matrix**2.5
+    with pytest.warns(sparse.SparseEfficiencyWarning, match="csr_matrix"):
+        matrix[0, 1] = 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        matrix[0, 1] = 6  # it is there now
+    assert matrix[[3]].toarray().get().tolist() == [[0, 2]]  # positions count from the start again
+    truths = sparse.coo_array((cp.array([True, True]), (cp.array([0, 0]), cp.array([1, 1]))), shape=(2, 3))
+    assert truths.sum(axis=0).get().tolist() == [0, 1, 0] and truths.nnz == 2
+
+
+def test_solvers_by_iterations():
+    linalg = cupyx.scipy.sparse.linalg
+    rng = np.random.default_rng(1)
+    dense = rng.random((12, 12))
+    dense = dense + dense.T + 12 * np.eye(12)
+    A, b, seen = cp.array(dense), cp.array(rng.random(12)), []
+    M = cp.array(np.diag(1 / np.diag(dense)))
+    for options in ({}, {"M": M}, {"x0": b}, {"shift": 0.5}):
+        x, info = linalg.minres(A, b, tol=1e-10, callback=seen.append, **options)
+        exact = np.linalg.solve(dense - options.get("shift", 0) * np.eye(12), b.get())
+        assert info == 0 and seen
+        np.testing.assert_allclose(x.get(), exact, rtol=1e-6)
+    values, vectors = linalg.eigsh(A, k=1)
+    again, close = linalg.eigsh(A, k=1, v0=vectors[:, 0], ncv=3, maxiter=0)  # nothing left to do
+    np.testing.assert_allclose(again.get(), values.get(), rtol=1e-10)
+    assert abs(float(cp.vdot(close[:, 0], vectors[:, 0]))) > 1 - 1e-9
+    assert linalg.spsolve(cupyx.scipy.sparse.csr_matrix(A), cp.ones((12, 2))).flags.f_contiguous
+
+
+def test_cusparse_by_name():
+    from rgpu.cupyx import cusparse
+
+    sparse = cupyx.scipy.sparse
+    a = sparse.csr_matrix(cp.array([[1.0, 0], [2, 3]]))
+    assert cusparse.check_availability("spmv") and not cusparse.check_availability("csrsm2")
+    assert cusparse.spgeam(a, a, 2, 3).toarray().get().tolist() == [[5, 0], [10, 15]]
+    assert cusparse.spgemm(a, a, alpha=2).toarray().get().tolist() == [[2, 0], [16, 18]]
+    y = cp.ones(2)
+    assert cusparse.spmv(a, cp.ones(2), y, alpha=2, beta=3) is y and y.get().tolist() == [5, 13]
+    x = cusparse.spsm(a, cp.array([[1.0], [8.0]]))
+    assert x.get().ravel().tolist() == [1, 2]
+    shuffled = sparse.coo_matrix((cp.array([2.0, 1]), (cp.array([1, 0]), cp.array([0, 1]))))
+    cusparse.coosort(shuffled)
+    assert shuffled.row.get().tolist() == [0, 1] and shuffled.data.get().tolist() == [1, 2]
