@@ -106,9 +106,14 @@ def _each_once(a: Any) -> Any:
 
 
 def _convert(package: Any, matrix: Any, kind: str) -> Any:
-    if matrix.format == "dia" and kind == "csc" and matrix.shape[0] > _VERY_LONG:
-        return matrix.tocoo().tocsc()  # not by way of its rows
-    return matrix.asformat(kind, copy=True)
+    if matrix.format != "dia" or matrix.shape[0] <= _VERY_LONG or not package.__name__.startswith("scipy"):
+        return matrix.asformat(kind, copy=True)
+    count = min(matrix.data.shape[1], matrix.shape[1])  # not by way of the rows, which SciPy takes
+    columns = np.broadcast_to(np.arange(count), (matrix.offsets.size, count))
+    rows = columns - matrix.offsets.astype(np.int64)[:, None]
+    held = (rows >= 0) & (rows < matrix.shape[0])
+    made = getattr(package, "coo_matrix" if package.isspmatrix(matrix) else "coo_array")
+    return made((matrix.data[:, :count][held], (rows[held], columns[held])), shape=matrix.shape).asformat(kind)
 
 
 def _matmul(package: Any, a: Any, b: Any) -> Any:
