@@ -16,6 +16,16 @@
 extern PyType_Spec session_spec, inlet_spec, outlet_spec;
 
 double link_now(void);                        /* time.monotonic() */
+/* What link_turn.c needs of the others; these are the methods of the same names. */
+int link_check(PyObject *session, PyObject *inlet, PyObject *outlet); /* -1: they are not what their names say */
+PyObject *link_send(PyObject *session, PyObject *frames);
+PyObject *link_receive(PyObject *session, PyObject *frames);
+int link_done(PyObject *session);
+PyObject *link_take(PyObject *inlet);
+PyObject *link_give(PyObject *outlet, PyObject *message);
+int link_found(PyObject *inlet, double patience);
+PyObject *link_turn(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 int64_t link_total(PyObject *frames);         /* bytes of a list of frames; -1 with an exception */
 extern PyObject *link_monotonic;              /* the clock that need not be called */
 

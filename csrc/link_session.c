@@ -456,6 +456,17 @@ static PyObject *session_mark_done(Session *s, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
+PyObject *link_send(PyObject *session, PyObject *frames) { return session_send((Session *)session, &frames, 1, NULL); }
+
+PyObject *link_receive(PyObject *session, PyObject *frames) { return session_receive((Session *)session, frames); }
+
+int link_done(PyObject *session)
+{
+    PyObject *none = session_mark_done((Session *)session, NULL, 0);
+    Py_XDECREF(none);
+    return none ? 0 : -1;
+}
+
 /* ---- the link, and state ------------------------------------------------------------------- */
 
 static PyObject *session_link_up(Session *s, PyObject *Py_UNUSED(none))

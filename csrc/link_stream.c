@@ -36,13 +36,14 @@ typedef struct {
     PyObject *memory; /* a bytearray of BUFFER bytes that nobody resizes */
     unsigned char *buffer;
     Py_ssize_t low, high; /* where the bytes not looked at yet are */
-    long long signs;
+    long long signs, taken; /* taken: bytes of messages, by link_turn.c; set back by who counts them */
     char fresh, heard, emptied, partial;
 } Inlet;
 
 typedef struct {
     PyObject_HEAD
     pipe_end pipe;
+    long long given; /* as Inlet's taken */
 } Outlet;
 
 static PyObject *connection_error(const char *why)
@@ -259,11 +260,9 @@ static int has_news(const pipe_end *end)
 
 /* (seconds) -> whether there is something to read: looks for so long, and sleeps never. Others that want this core have
  * it between two looks: the peer may be one of them. */
-static PyObject *inlet_look(Inlet *in, PyObject *seconds)
+int link_found(PyObject *inlet, double patience)
 {
-    double patience = PyFloat_AsDouble(seconds);
-    if (patience == -1 && PyErr_Occurred())
-        return NULL;
+    Inlet *in = (Inlet *)inlet;
     int found;
     Py_BEGIN_ALLOW_THREADS
     double until = link_now() + patience;
@@ -281,7 +280,13 @@ static PyObject *inlet_look(Inlet *in, PyObject *seconds)
     Py_END_ALLOW_THREADS
     if (found)
         in->emptied = 0;
-    return PyBool_FromLong(found);
+    return found;
+}
+
+static PyObject *inlet_look(Inlet *in, PyObject *seconds)
+{
+    double patience = PyFloat_AsDouble(seconds);
+    return patience == -1 && PyErr_Occurred() ? NULL : PyBool_FromLong(link_found((PyObject *)in, patience));
 }
 
 static PyObject *inlet_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
@@ -320,6 +325,7 @@ static PyMemberDef inlet_members[] = {
     {"_low", T_PYSSIZET, offsetof(Inlet, low), 0, NULL},
     {"_high", T_PYSSIZET, offsetof(Inlet, high), 0, NULL},
     {"signs", T_LONGLONG, offsetof(Inlet, signs), 0, NULL},
+    {"taken", T_LONGLONG, offsetof(Inlet, taken), 0, NULL},
     {"fresh", T_BOOL, offsetof(Inlet, fresh), 0, NULL},
     {"heard", T_BOOL, offsetof(Inlet, heard), 0, NULL},
     {"_emptied", T_BOOL, offsetof(Inlet, emptied), 0, NULL},
@@ -483,20 +489,57 @@ static PyMethodDef outlet_methods[] = {
     {"give", (PyCFunction)outlet_give, METH_O, "(frames) -> how many bytes of the message the pipe did not take, its head included."},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef outlet_members[] = {
+    {"given", T_LONGLONG, offsetof(Outlet, given), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot outlet_slots[] = {
-    {Py_tp_new, outlet_new}, {Py_tp_dealloc, outlet_dealloc}, {Py_tp_methods, outlet_methods}, {0, NULL},
+    {Py_tp_new, outlet_new}, {Py_tp_dealloc, outlet_dealloc}, {Py_tp_methods, outlet_methods}, {Py_tp_members, outlet_members},
+    {0, NULL},
 };
 PyType_Spec outlet_spec = {"rgpu._rgpu_link.Outlet", sizeof(Outlet), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
                            outlet_slots};
 
+PyObject *link_take(PyObject *inlet)
+{
+    PyObject *message = inlet_take((Inlet *)inlet, NULL);
+    if (message && message != Py_None && message != Py_NotImplemented)
+        ((Inlet *)inlet)->taken += link_total(message);
+    return message;
+}
+
+PyObject *link_give(PyObject *outlet, PyObject *message)
+{
+    PyObject *missing = outlet_give((Outlet *)outlet, message);
+    if (missing)
+        ((Outlet *)outlet)->given += link_total(message);
+    return missing;
+}
+
 /* ---- the module ---------------------------------------------------------------------------- */
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rgpu._rgpu_link", "Small messages in C; see rgpu._core.",
-                                        -1, NULL, NULL, NULL, NULL, NULL};
+static PyTypeObject *types[3]; /* of sessions, inlets and outlets */
 
-static int add_type(PyObject *module, PyType_Spec *spec, const char *name)
+int link_check(PyObject *session, PyObject *inlet, PyObject *outlet)
+{
+    PyObject *given[] = {session, inlet, outlet};
+    for (int i = 0; i < 3; i++)
+        if (!PyObject_TypeCheck(given[i], types[i]))
+            return -1;
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"turn", (PyCFunction)(void (*)(void))link_turn, METH_FASTCALL, "(session, inlet, outlet, frames, answer, place, patience): see rgpu.link.base.Link.turn."},
+    {NULL, NULL, 0, NULL},
+};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rgpu._rgpu_link", "Small messages in C; see rgpu._core.",
+                                        -1, functions, NULL, NULL, NULL, NULL};
+
+static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **known)
 {
     PyObject *type = PyType_FromSpec(spec);
+    *known = (PyTypeObject *)type;
     return type ? PyModule_AddObject(module, name, type) : -1;
 }
 
@@ -505,8 +548,8 @@ PyMODINIT_FUNC PyInit__rgpu_link(void)
     PyObject *module = PyModule_Create(&definition), *time = PyImport_ImportModule("time");
     link_monotonic = time ? PyObject_GetAttrString(time, "monotonic") : NULL;
     Py_XDECREF(time);
-    if (!module || !link_monotonic || add_type(module, &session_spec, "Session") ||
-        add_type(module, &inlet_spec, "Inlet") || add_type(module, &outlet_spec, "Outlet")) {
+    if (!module || !link_monotonic || add_type(module, &session_spec, "Session", &types[0]) ||
+        add_type(module, &inlet_spec, "Inlet", &types[1]) || add_type(module, &outlet_spec, "Outlet", &types[2])) {
         Py_XDECREF(module);
         return NULL;
     }

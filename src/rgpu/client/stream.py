@@ -153,15 +153,17 @@ class CommandStream(Queue):
 
     # ---- sending --------------------------------------------------------------------------------
 
-    def flush(self, deadline: float | None = None) -> bool:
-        """Send what is queued, waiting while the window is full; False if the deadline came first."""
+    def flush(self, deadline: float | None = None, wanted: tuple | None = None) -> bool:
+        """Send what is queued, waiting while the window is full; False if the deadline came first. ``wanted``: the
+        last message's answer, where its data belong and its number, for which we may look a moment."""
         self._check_usable()
         with self.lock:
             if self.mirror is not None:
                 self.mirror.tend()
+                wanted = None
             self.gather()
             while self.unsent:
-                if not self._send_batch(True, deadline):
+                if not self._send_batch(True, deadline, wanted):
                     return False
         return True
 
@@ -172,7 +174,7 @@ class CommandStream(Queue):
             if self.unsent >= BATCH:  # else another thread was here first
                 self._send_batch(False)
 
-    def _send_batch(self, whole: bool, deadline: float | None = None) -> bool:
+    def _send_batch(self, whole: bool, deadline: float | None = None, wanted: tuple | None = None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
         if not self._await_room(self._inline + COMMANDS, deadline):
             return False
@@ -180,7 +182,7 @@ class CommandStream(Queue):
             body, places = self.take(self._batch + 1, limits.BATCH, whole)
             self._inline = 0
             if places:
-                self._post([body], places)
+                self._post([body], places, None if self.unsent else wanted)
             else:  # handles freed meanwhile are no command yet
                 self.gather()
         return True
@@ -196,7 +198,7 @@ class CommandStream(Queue):
             self._move_on(lambda: self.connection.can_send(nbytes))
         return True
 
-    def _post(self, frames: list, places: Any) -> None:
+    def _post(self, frames: list, places: Any, wanted: tuple | None = None) -> None:
         self._batch += 1
         sent = self._sent_places
         sent[self._batch] = places
@@ -207,7 +209,10 @@ class CommandStream(Queue):
         if self._profile is not None:
             self._profile.batch(frames, places)
         try:
-            self.connection.post(frames)
+            if wanted is None:
+                self.connection.post(frames)
+            elif self.connection.exchange(frames, wanted[0], wanted[1]):
+                self._replies[wanted[2]] = None
         except BaseException as error:
             if error is self.connection.failure:
                 raise failures.fresh(error) from error.__cause__
@@ -289,7 +294,7 @@ class CommandStream(Queue):
         self._plain[answer] = (reply, _NOTHING)
         try:
             self._queue((_T_SYNC, reply))
-            self._wait(reply)
+            self._wait(reply, wanted=self._alone(answer, _NOTHING, reply))
         finally:
             self._plain.pop(answer, None)
         if self._failed:
@@ -310,7 +315,8 @@ class CommandStream(Queue):
         try:
             dtype = values.encode_dtype(out.dtype) if wire is None else wire
             self._queue((_T_READ, reply, handle, 1 if order == "F" else 0, dtype, out.shape))
-            self._wait(reply, "values", len(flat))
+            wanted = self._alone(answer, flat, reply) if len(flat) < PLACED else None
+            self._wait(reply, "values", len(flat), wanted)
         finally:
             self._plain.pop(answer, None)
             self._sinks.pop(reply, None)
@@ -369,19 +375,23 @@ class CommandStream(Queue):
             self._failed.remove(lost)
             raise lost.exception()
 
-    def _wait(self, reply: int, what: str = "completion", nbytes: int = 0) -> Any:
+    def _alone(self, answer: bytes, place: memoryview, reply: int) -> tuple | None:
+        """What ``flush`` may look for: not where others wait as well, who would wait for us."""
+        return (answer, place, reply) if len(self._plain) == 1 else None
+
+    def _wait(self, reply: int, what: str = "completion", nbytes: int = 0, wanted: tuple | None = None) -> Any:
         """The answer. An error of this answer is raised; then one that could poison no result."""
         self.counters.round_trips += 1
         if self._profile is None:
-            return self._awaited(reply)
+            return self._awaited(reply, wanted=wanted)
         with self._profile.waiting(sys._getframe(1), what, nbytes):
             return self._awaited(reply)
 
-    def _awaited(self, reply: int, flush: bool = True) -> Any:
+    def _awaited(self, reply: int, flush: bool = True, wanted: tuple | None = None) -> Any:
         replies = self._replies
         try:
             if flush:
-                self.flush()
+                self.flush(wanted=wanted)
             while reply not in replies:
                 self._move_on(lambda: reply in replies, pumped=True)
         except BaseException:

@@ -8,6 +8,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 Frame = bytes | memoryview
 Sink = Callable[[list], memoryview | None]  # frames so far -> where the next one goes, or None
@@ -52,6 +53,15 @@ class Link(ABC):
                 return False
             give_way()
         return True
+
+    def turn(
+        self, session: Any, frames: list | None, answer: bytes | None, place: memoryview | None, patience: float
+    ) -> Any:
+        """One turn of a conversation in one call: send ``frames``, if any, as the session's next message, then look
+        for so many seconds for the next one that the session delivers. True: it was ``answer``, its data lie in
+        ``place`` now, and it is marked as done; a list: it was another one; None: nothing has come, or nothing plain.
+        NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""
+        return NotImplemented
 
     @abstractmethod
     def wake(self) -> None:

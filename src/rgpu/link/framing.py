@@ -71,9 +71,13 @@ class _Rest:
             return False
         missing = -1 if self.backlog else self.give(frames)
         if missing:
-            head, whole = _head_of(frames)
-            self._keep((head, *frames), 0 if missing < 0 else whole - missing, copy_below)
+            self.keep(frames, missing, copy_below)
         return True
+
+    def keep(self, frames: list, missing: int, copy_below: int) -> None:
+        """A message of which the pipe did not take so many bytes (-1: any)."""
+        head, whole = _head_of(frames)
+        self._keep((head, *frames), 0 if missing < 0 else whole - missing, copy_below)
 
     def sign(self) -> None:
         """A sign of life, unless there are better ones on their way."""

@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from typing import Any
 
+from rgpu import _core
 from rgpu.errors import ForkError
 from rgpu.link.base import COPY_BELOW, Link
 from rgpu.link.framing import ends_of
@@ -43,6 +44,7 @@ class StreamLink(Link):
         self._pipe: Any = None
         self._reader: Any = None
         self._writer: Any = None
+        self._plain = False  # whether the C core can take a turn
         self._watched = 0  # what the pipe's descriptor is watched for
         self._events: deque[str] = deque()
         self._look_at = 0.0  # when ``events`` looks for the end of the connection, and for another one
@@ -56,6 +58,7 @@ class StreamLink(Link):
         self._drop()
         self._pipe = pipe
         self._reader, self._writer = ends_of(pipe)
+        self._plain = _core.link is not None and isinstance(self._reader, _core.link.Inlet)
         self._watched = selectors.EVENT_READ
         self._selector.register(pipe, self._watched)
         self._events.append("up")
@@ -95,13 +98,41 @@ class StreamLink(Link):
                 self._drop()
                 return False
             self.sent_bytes += sum(map(len, frames))
-            if self._writer.backlog:
-                if self._waker.waiters:
-                    self._waker.ring()  # a waiter has to watch for room, too
-                _pusher.add(self)
-            elif self._pipe.busy():
-                _pusher.add(self)
+            self._hurry()
             return True
+
+    def _hurry(self) -> None:
+        """What has not left is moved on."""
+        if self._writer.backlog:
+            if self._waker.waiters:
+                self._waker.ring()  # a waiter has to watch for room, too
+            _pusher.add(self)
+        elif self._pipe.busy():
+            _pusher.add(self)
+
+    def turn(self, session, frames, answer, place, patience):
+        with self._lock:
+            reader, writer = self._reader, self._writer
+            if writer is None or writer.backlog or self._events or not self._plain or self._waker.waiters:
+                return NotImplemented
+            if type(session) is not _core.link.Session:
+                return NotImplemented
+            got = None
+            try:
+                got = _core.link.turn(session, reader, writer, frames, answer, place, patience)
+                if type(got) is tuple:
+                    writer.keep(*got, COPY_BELOW)
+                    got = None
+                if reader.signs:
+                    self._give_sign()
+            except ConnectionError:
+                self._drop()
+            self.sent_bytes += writer.given
+            self.received_bytes += reader.taken
+            writer.given = reader.taken = 0
+            if self._pipe is not None and frames is not None:
+                self._hurry()
+            return got
 
     def push(self) -> bool:
         """Move the backlog on; whether there still is one."""

@@ -592,13 +592,12 @@ class Service:
         told = {"memory_used": table.used, "resident": table.resident, "commands": executor.commands, "busy": share}
         return told | dict(zip(("whole", "wanted"), executor.standing))
 
-    def _wait(self) -> None:
-        """For the next message, a while."""
+    def _next(self) -> list | None:
+        """The next message, if there is one in a while."""
         connection, allowance, settle = self.connection, self.allowance, self.executor.backend.synchronize
         if allowance.alert and (connection.pump() or allowance.idle(connection.wait, settle)):
-            return
-        connection.wait(0.25)
-        connection.pump(one=True)  # the next one may be received into an array only when nothing waits to be run
+            return connection.take()
+        return connection.next(0.25)  # and one only: the one after it may be received into an array
 
     def _see_visitor(self) -> None:
         visitor = self.visitor
@@ -619,8 +618,9 @@ class Service:
             if frames is None:
                 if connection.failure is not None:
                     return str(connection.failure)
-                self._wait()
-                continue
+                frames = self._next()
+                if frames is None:
+                    continue
             if allowance.alert:
                 allowance.begin(lambda: connection.failure is not None)
             self._since = time.monotonic()

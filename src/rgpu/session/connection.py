@@ -89,6 +89,36 @@ class Connection:
                 self._stuck = message
             return True
 
+    def exchange(self, frames: list, answer: bytes, place: memoryview) -> bool:
+        """``post``, and look a moment for this answer, as long as looking pays. Whether it came: then its data lie in
+        ``place``, and it is marked as done. Whatever else comes is delivered as ever."""
+        session, clock = self.session, self._clock
+        with self._lock:
+            patience = self._spin.seconds()
+            plain = patience and self.failure is None and self._stuck is None and not self._inbox
+            if plain and session.unfinished[0] <= self._half and session.can_send(sum(map(len, frames))):
+                began = clock()
+                got = self.link.turn(session, frames, answer, place, patience)
+                if got is not NotImplemented:
+                    self._arrivals += 1
+                    self.link.wake()
+                    if got is None:
+                        return False
+                    self._spin.learn(clock() - began)
+                    if got is True:
+                        self.executed += 1
+                        return True
+                    self._deliver(got)
+                    return False
+        self.post(frames)
+        return False
+
+    def _deliver(self, payload: list) -> None:
+        if self._on_message is None:
+            self._inbox.append(payload)
+        else:
+            self._on_message(payload)
+
     def flush(self, deadline: float | None = None, leaving: bool = False) -> bool:
         """Wait until the peer holds everything posted so far: its memory may change again. False if
         the deadline came first."""
@@ -145,10 +175,7 @@ class Connection:
                     arrived = True
                     payload = session.receive(frames)
                     if payload is not None:
-                        if self._on_message is None:
-                            self._inbox.append(payload)
-                        else:
-                            self._on_message(payload)
+                        self._deliver(payload)
                         if one:
                             break
             except (ProtocolError, ForkError) as error:
@@ -188,6 +215,28 @@ class Connection:
             return self._inbox.popleft()
         except IndexError:
             return None
+
+    def next(self, timeout: float) -> list | None:
+        """``take``, after waiting for so long if there is nothing yet. At most one message is received, so that the
+        one after it can still go to its place."""
+        if self._inbox or self.failure is not None:
+            return self.take()
+        clock, link, got, seen = self._clock, self.link, NotImplemented, self._arrivals
+        began, patience = clock(), min(self._spin.seconds(), timeout)
+        try:
+            if patience > 0:
+                with self._lock:
+                    if self._stuck is None:
+                        got = link.turn(self.session, None, None, None, patience)
+                if type(got) is list:
+                    self._arrivals += 1
+                    return got
+            if got is not NotImplemented or not (patience > 0 and link.look(patience)):
+                self._slept(began + timeout, lambda: self._arrivals != seen)
+        finally:
+            self._spin.learn(clock() - began)
+        self.pump(one=True)
+        return self.take()
 
     def mark_done(self, n: int = 1) -> None:
         """n more messages were executed: the peer's window opens."""

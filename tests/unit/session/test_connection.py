@@ -6,9 +6,11 @@ import time
 import numpy as np
 import pytest
 
+from rgpu import _core
 from rgpu.errors import SessionLost
-from rgpu.link import connect, listen
+from rgpu.link import connect, listen, shm
 from rgpu.session import Connection, Session
+from rgpu.session.spin import Spin
 from tests.support.faultproxy import FaultProxy
 
 SID = bytes(range(16))
@@ -251,3 +253,78 @@ def test_close_flushes(place):
     while len(worker.executed) < 101 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert worker.executed[1:] == [b"%d" % i for i in range(100)]
+
+
+@pytest.fixture(params=["tcp://127.0.0.1:0", "shm://"])
+def pair(request, monkeypatch):
+    """Two ends that always look for a moment before they sleep."""
+    if request.param == "shm://" and shm.missing():
+        pytest.skip(shm.missing())
+    monkeypatch.setattr(Spin, "seconds", lambda self: 0.2)
+    listener = listen(request.param)
+    here = Connection(Session(SID, 1), connect(listener.uri, SID))
+    there = Connection(Session(SID, 1), listener.accept(SID))
+    deadline = soon()
+    while here.down_since is not None or there.down_since is not None:
+        assert time.monotonic() < deadline
+        here.pump(), there.pump()
+    yield here, there
+    here.abort()
+    there.abort()
+
+
+def echo(connection, count, answer=lambda frames: frames):
+    """A thread that answers so many messages."""
+
+    def run():
+        for _ in range(count):
+            deadline = soon()
+            while (frames := connection.next(0.25)) is None:
+                assert time.monotonic() < deadline and connection.failure is None
+            connection.post(answer(frames))
+            connection.mark_done()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["one turn", "the long way"])
+def test_an_answer_is_looked_for_and_whatever_comes_is_not_lost(pair, plain):
+    here, there = pair
+    here.link._plain &= plain
+    there.link._plain &= plain
+    answered = echo(there, 102)
+    found = 0
+    for i in range(100):
+        place = bytearray(8)
+        if here.exchange([b"%d" % i, b"%08d" % i], b"%d" % i, memoryview(place)):
+            found += 1
+            assert place == b"%08d" % i and here.session.idle
+        else:
+            assert here.wait_until(lambda: bool(here._inbox), soon())
+            assert here.take() == [b"%d" % i, b"%08d" % i]
+            here.mark_done()
+    assert found > 0 if plain and _core.link is not None else found == 0
+    for frames, size in (([b"other", b"x"], 1), ([b"large", bytes(100_000)], 100_000)):  # not the answer; not plain
+        assert not here.exchange(frames, b"answer" if size == 1 else b"large", memoryview(bytearray(size)))
+        assert here.wait_until(lambda: bool(here._inbox), soon())
+        assert [bytes(frame) for frame in here.take()] == frames
+        here.mark_done()
+    answered.join(20)
+    assert not answered.is_alive() and here.executed == there.executed == 102
+    assert there.session.counters["delivered"] == here.session.counters["delivered"] == 102
+
+
+def test_an_exchange_over_a_link_that_breaks(pair):
+    here, there = pair
+    answered = echo(there, 30)
+    for i in range(30):
+        if i % 10 == 5:
+            here.link._drop()
+        if not here.exchange([b"%d" % i], b"%d" % i, memoryview(bytearray())):
+            assert here.wait_until(lambda: bool(here._inbox), soon())
+            assert here.take() == [b"%d" % i]
+            here.mark_done()
+    answered.join(20)
+    assert not answered.is_alive() and here.executed == 30 and here.stats["reconnects"] >= 3
