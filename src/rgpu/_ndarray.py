@@ -544,4 +544,4 @@ operators.install(ndarray)
 dispatch.ndarray = ndarray
 dispatch.plain.add(ndarray)
 dispatch.like = creation.cupy_like
-dispatch.to_device = to_device
+dispatch.to_device, dispatch.to_order = to_device, views.copy

@@ -129,3 +129,17 @@ def test_distances_in_the_dtype_of_the_points():
     assert distance.euclidean(cp.array(u[0]), cp.array(u[1])).shape == ()
     with pytest.raises(ValueError, match="Unknown Distance Metric"):
         distance.cdist(cp.array(u), cp.array(v), "yule")
+
+
+def test_results_in_fortran_order_stay_so_also_where_they_are_predicted():
+    from rgpu.cupyx.scipy import signal as scipy_like
+
+    rows = np.stack([SIGNAL, SIGNAL[::-1]])
+    for x in (SIGNAL, SIGNAL * 2, rows, rows + 1):
+        expected = scipy_signal.stft(x, nperseg=16)[2]
+        for _ in range(2):
+            found = scipy_like.stft(cp.array(x), nperseg=16)[2]
+            np.testing.assert_allclose(found.get(), expected, atol=1e-12)
+            assert found.flags.f_contiguous == expected.flags.f_contiguous
+            np.testing.assert_allclose((found[1:] + 0).get(), expected[1:], atol=1e-12)
+    assert scipy_like.stft(cp.array(SIGNAL), nperseg=16)[2].flags.f_contiguous

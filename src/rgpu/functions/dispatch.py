@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import pool, predict
-from rgpu.client.meta import Meta
+from rgpu.client.meta import Meta, ordered
 from rgpu.client.quick import note
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
@@ -31,6 +31,7 @@ WIDE = "wide"  # an integer in a signature, see ``signature``
 plain: set = {float, int, bool, complex}  # operands that leave a result's class alone
 to_device: Any = None
 managed: Any = None  # an array over memory for all devices, on the current one; None for any other
+to_order: Any = None  # a copy of an array in an order
 like: Any = None  # a device array for an object that stands for one
 #: set while somebody looks at allocations (``cuda.allocations``): given each new array, it returns what to use for it
 made: Any = None
@@ -424,16 +425,16 @@ def run(function: Function, encoded: _Arguments, result: Any = None) -> Any:
 
 
 def submit(function: Function, encoded: _Arguments, tree: Any) -> Any:
-    """Submit a call whose results the client knows."""
-    leaves: list[Meta] = []
-    flatten(tree, leaves)
-    stream = encoded.stream
+    """Submit a call whose results the client knows. They come in C order; what was once in another is put in that."""
+    wanted: list[Meta] = []
+    flatten(tree, wanted)
+    stream, leaves = encoded.stream, [meta if meta.c else ordered(meta, "C") for meta in wanted]
     if sum(meta.nbytes for meta in leaves) > stream.device.memory_total:
         pool.refuse(sum(meta.nbytes for meta in leaves), stream.device)
     handles = [next_handle() for _ in leaves]
     stream.submit_predicted((_T_CALL, function.id, handles, encoded.wire, encoded.wire_kw), handles, leaves)
-    arrays = iter([new(meta, stream, handle) for meta, handle in zip(leaves, handles)])
-    return rebuild(tree, arrays)
+    arrays = [new(meta, stream, handle) for meta, handle in zip(leaves, handles)]
+    return rebuild(tree, iter([x if meta.c else to_order(x, "F") for x, meta in zip(arrays, wanted)]))
 
 
 def ask(function: Function, encoded: _Arguments, key: Any = None) -> Any:
@@ -442,8 +443,10 @@ def ask(function: Function, encoded: _Arguments, key: Any = None) -> Any:
     leaves: list[Meta] = []
     answer = stream.ask(function.id, encoded.wire, encoded.wire_kw)
 
-    def result(handle: int, dtype: Any, shape: list) -> Any:
+    def result(handle: int, dtype: Any, shape: list, order: str = "C") -> Any:
         meta = predict.fresh(tuple(shape), values.decode_dtype(dtype))
+        if order != "C":
+            meta = ordered(meta, order)
         leaves.append(meta)
         return new(meta, stream, handle)
 

@@ -106,8 +106,8 @@ class Backend(ABC):
             self.landed(target, memoryview(host[1].view(np.uint8)))
 
     @abstractmethod
-    def own(self, result: Any) -> Any:
-        """An array that owns its memory in C order, with result's content."""
+    def own(self, result: Any, order: str = "C") -> Any:
+        """An array that owns its memory in C order or Fortran's, with result's content."""
 
     def separate(self, result: Any, others: list) -> bool:
         """Whether a result owns its memory and is none of the others: then it needs no copy."""

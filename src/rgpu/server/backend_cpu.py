@@ -108,8 +108,8 @@ class CpuBackend(Backend):
             and not any(np.may_share_memory(result, x) for x in others)
         )
 
-    def own(self, result: Any) -> Any:
-        return np.array(result, order="C", subok=False)
+    def own(self, result: Any, order: str = "C") -> Any:
+        return np.array(result, order=order, subok=False)
 
     def synchronize(self) -> None:
         self.runner.finish()

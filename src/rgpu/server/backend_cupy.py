@@ -126,8 +126,8 @@ class CupyBackend(Backend):
         self._stage.reverse()
         return self._stage[0]
 
-    def own(self, result: Any) -> Any:
-        return cupy.array(result, order="C", copy=True)
+    def own(self, result: Any, order: str = "C") -> Any:
+        return cupy.array(result, order=order, copy=True)
 
     # ---- other workers ----------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ log = logging.getLogger("rgpu.worker")
 
 COPIED = 16 << 10  # bytes of an array below which a copy is sent: nobody has to wait for its arrival
 _T_DATA = ops.Data.tag
+_KEEPING = frozenset(("scipy", "scipy_wait", "object"))  # kinds of functions whose arrays may be in Fortran's order
 
 
 class Goodbye(Exception):
@@ -252,15 +253,17 @@ class Executor(TwinMixin):
 
     # ---- results ------------------------------------------------------------------------------
 
-    def bind(self, handle: int, result: Any) -> Any:
-        """Enter a fresh result under its handle. Arrays are in C order afterwards and share their
+    def bind(self, handle: int, result: Any, order: str = "C") -> Any:
+        """Enter a fresh result under its handle. Arrays are in this order afterwards and share their
         memory with no argument and no other result."""
         backend = self.backend
         if isinstance(result, backend.array):
+            flags = result.flags
             if not isinstance(result, backend.borrowed) and not (
-                result.flags.c_contiguous and backend.separate(result, self.arguments)
+                (flags.f_contiguous if order == "F" else flags.c_contiguous)
+                and backend.separate(result, self.arguments)
             ):
-                result = backend.own(result)
+                result = backend.own(result, order)
             self.arguments.append(result)
             self.table.put(handle, result, result.nbytes)
         elif isinstance(result, backend.scalar):
@@ -278,8 +281,9 @@ class Executor(TwinMixin):
             self.arguments.clear()
             self.bind(handle, result)
 
-    def describe(self, result: Any, base: int) -> Any:
-        """Wire form of an answer; arrays in it are bound to base, base + 1, ..."""
+    def describe(self, result: Any, base: int, keep: bool = False) -> Any:
+        """Wire form of an answer; arrays in it are bound to base, base + 1, ... ``keep``: those in Fortran's order
+        stay so, which the answer says."""
         self._answered = 0
 
         def special(x: Any) -> Any:
@@ -289,9 +293,11 @@ class Executor(TwinMixin):
                 if self._answered >= limits.RESERVED:
                     raise ValueError(f"the answer has more than {limits.RESERVED} arrays")
                 handle = base + self._answered
-                bound = self.bind(handle, x)
+                fortran = keep and x.flags.f_contiguous and not x.flags.c_contiguous
+                bound = self.bind(handle, x, "F" if fortran else "C")
                 self._answered += 1
-                return [values.RESULT, handle, values.encode_dtype(bound.dtype), list(bound.shape)]
+                said = [values.RESULT, handle, values.encode_dtype(bound.dtype), list(bound.shape)]
+                return [*said, "F"] if fortran else said
             return None
 
         return values.encode(plain(result), special)
@@ -359,7 +365,7 @@ class Executor(TwinMixin):
             self.bind(handle, item)
 
     def do_ask(self, reply_to: int, fn: int, base: int, args: list, kwargs: dict) -> None:
-        value = self.describe(self.invoke(fn, args, kwargs), base)
+        value = self.describe(self.invoke(fn, args, kwargs), base, TABLE[fn].kind in _KEEPING)
         self.arguments.clear()
         self.post([codec.pack(ops.Done.encode(reply_to, value))])
 
