@@ -94,3 +94,17 @@ def test_the_module_is_a_backend_of_scipys(a):
         result = theirs.fft(a)
     assert isinstance(result, cp.ndarray)
     np.testing.assert_allclose(result.get(), theirs.fft(a.get()))
+
+
+def test_fftpack_may_put_a_transform_over_its_input():
+    from rgpu.cupyx.scipy import fftpack
+
+    host = np.arange(60).reshape(3, 4, 5) + 1j
+    for order in "CF":
+        x = cp.array(host, order=order)
+        found = fftpack.fftn(x, overwrite_x=True)
+        assert found.data.ptr == x.data.ptr and found.flags.f_contiguous == (order == "F")
+        np.testing.assert_allclose(x.get(), np.fft.fftn(host), atol=1e-9)
+    x = cp.array(host)
+    assert fftpack.fftn(x, (3, 4, 4), overwrite_x=True).data.ptr != x.data.ptr
+    np.testing.assert_array_equal(x.get(), host)

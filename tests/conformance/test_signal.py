@@ -143,3 +143,27 @@ def test_results_in_fortran_order_stay_so_also_where_they_are_predicted():
             assert found.flags.f_contiguous == expected.flags.f_contiguous
             np.testing.assert_allclose((found[1:] + 0).get(), expected[1:], atol=1e-12)
     assert scipy_like.stft(cp.array(SIGNAL), nperseg=16)[2].flags.f_contiguous
+
+
+def test_a_function_takes_the_trend_out_of_segments():
+    from rgpu.cupyx.scipy import signal as scipy_like
+
+    def trendless(xp, of):
+        return lambda part: part - 0.5 * part.mean(axis=of, keepdims=True)
+
+    x, y = np.stack([SIGNAL, SIGNAL[::-1]]), np.stack([SIGNAL**2, SIGNAL])[:, :80]
+    cases = (
+        ("welch", (x,), {"nperseg": 20, "noverlap": 5}),
+        ("csd", (x, y), {"nperseg": 16, "average": "median"}),
+        ("coherence", (x, x[::-1] ** 2), {"nperseg": 16}),
+        ("spectrogram", (x,), {"nperseg": 24, "mode": "psd"}),
+        ("periodogram", (x,), {"nfft": 32}),
+        ("periodogram", (x,), {"nfft": 128}),
+    )
+    for name, arrays, options in cases:
+        *grids, expected = getattr(scipy_signal, name)(*arrays, fs=2.0, detrend=trendless(np, -1), **options)
+        for axis, to in ((-1, 1), (0, 0)):  # the function is given samples along the same axis, as by CuPy
+            given = [cp.moveaxis(cp.array(part), -1, axis) for part in arrays]
+            found = getattr(scipy_like, name)(*given, fs=2.0, detrend=trendless(cp, axis), axis=axis, **options)
+            for one, other in zip((*grids, np.moveaxis(expected, 1, to)), found, strict=True):
+                np.testing.assert_allclose(other.get(), one, rtol=1e-9, atol=1e-12, err_msg=f"{name} {axis}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rgpu.client.remote import Remote
 from rgpu.fft import callbacks, plans
-from rgpu.functions import dispatch, namespace
+from rgpu.functions import dispatch, namespace, views
 
 _NORMS = (None, "backward", "ortho", "forward")
 
@@ -175,9 +175,19 @@ def _pack_many(name: str, function: Any, default: Any) -> Callable[..., Any]:
         return function(a, s, axes)
 
     def call(x: Any, shape: Any = None, axes: Any = default, overwrite_x: bool = False, plan: Any = None) -> Any:
-        return transform(name, x, _numbers(shape), _numbers(axes), None, plan, run)
+        result = transform(name, x, _numbers(shape), _numbers(axes), None, plan, run)
+        if overwrite_x and shape is None and axes is None and _holds(x, result):
+            dispatch.run_internal("ndarray.astype", x, result)
+            return views.make(x, x._metadata, 0)
+        return result
 
     return call
+
+
+def _holds(x: Any, result: Any) -> bool:
+    """Whether CuPy puts a transform over all axes in its input's memory, when it may."""
+    meta, found = x._metadata, result._metadata
+    return (meta.c or meta.f) and 1 < meta.ndim <= 3 and (meta.dtype, meta.shape) == (found.dtype, found.shape)
 
 
 def _pack_real(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,7 +203,7 @@ def _named(made: dict[str, Callable[..., Any]], module: str) -> dict[str, Callab
     for name, call in made.items():
         call.__name__ = call.__qualname__ = name
         call.__module__ = module
-        call.__doc__ = f"CuPy's ``{module}.{name}``, on the current device; ``overwrite_x`` changes nothing."
+        call.__doc__ = f"CuPy's ``{module}.{name}``, on the current device; ``overwrite_x`` saves nothing."
     return made
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from rgpu import surface
 from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy import _objects, _table
+from rgpu.cupyx.scipy.signal import _segments
 from rgpu.functions import dispatch
 
 
@@ -20,6 +21,7 @@ class BadCoefficients(UserWarning):
 
 _objects.fill(globals(), "signal")
 _table.fill(globals(), "signal")
+globals().update({name: _segments.with_functions(name, globals()[name]) for name in _segments.NAMES})
 _filtfilt, _place_poles = globals()["filtfilt"], globals()["place_poles"]
 
 
