@@ -33,7 +33,7 @@ _TABLE = {
     "interpolate.RBFInterpolator": "__call__ | | y d smoothing kernel epsilon neighbors",
     "interpolate.RegularGridInterpolator": "__call__ | | grid values method bounds_error fill_value | "
     "bounds_error fill_value method values",
-    "interpolate.interp1d": "__call__ | | x y axis bounds_error fill_value | bounds_error fill_value",
+    "interpolate.interp1d": "__call__ | | x y axis bounds_error fill_value copy | bounds_error fill_value",
     "interpolate.LinearNDInterpolator": f"__call__ | | {_NDPOINTS}",
     "interpolate.NearestNDInterpolator": f"__call__ | | {_NDPOINTS}",
     "interpolate.CloughTocher2DInterpolator": f"__call__ | | {_NDPOINTS}",

@@ -55,6 +55,8 @@ class Thing(RemoteObject):
         result = dispatch.ask(BY_NAME[function], encoded)
         if name == "__call__":
             self._learned[key] = dispatch.shape_of(result)
+        elif name.startswith("set_"):
+            self.__class__ = _class_of(self)  # a spline without smoothing becomes another kind of spline
         return _call.restored(result)
 
     def __repr__(self) -> str:
@@ -67,11 +69,15 @@ def made(function: str, *args: Any, **kwargs: Any) -> Any:
     with _device_of((*args, *kwargs.values())):
         thing = object.__new__(Thing)
         thing._create(function, *args, **kwargs)
-        encoded = dispatch._Arguments(thing._stream, (thing,), {}, True)
-        kind = dispatch.ask(BY_NAME["cupyx.object.kind"], encoded)
-    thing.__class__ = _made[kind]
+        thing.__class__ = _class_of(thing)
     thing._learned = {}
     return thing
+
+
+def _class_of(thing: Thing) -> Any:
+    """The client's class of what an object is on its worker."""
+    encoded = dispatch._Arguments(thing._stream, (thing,), {}, True)
+    return _made[dispatch.ask(BY_NAME["cupyx.object.kind"], encoded)]
 
 
 def _device_of(args: tuple) -> Any:
