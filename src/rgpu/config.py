@@ -217,6 +217,13 @@ def parse_data(value: Any) -> str:
     return value
 
 
+def parse_cache(value: Any) -> str:
+    """Whether uploads are remembered."""
+    if value not in ("auto", "on", "off"):
+        raise ValueError("auto, on or off is needed")
+    return value
+
+
 def parse_path(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 4096 or not value.isprintable():
         raise ValueError("the path of a file is needed")
@@ -462,6 +469,7 @@ class ClientConfig:
     check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
     fuse_after: int = _setting(2, parse_count, "RGPU_FUSE_AFTER")  # calls of a fused function before it is compiled
     replay: bool = _setting(True, parse_flag, "RGPU_REPLAY")  # what repeats is sent once, then what differs
+    upload_cache: str = _setting("auto", parse_cache, "RGPU_UPLOAD_CACHE")  # auto: where hashing costs less
     profile: str = _setting("", parse_profile, "RGPU_PROFILE")  # 1: report at the end; a path: JSON there
 
     section = "client"

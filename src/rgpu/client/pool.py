@@ -97,6 +97,7 @@ class Device:
             on_silence=self._look_after,
             profile=profile.started(self.settings.profile),
             replay=self.settings.replay,
+            uploads=self.settings.upload_cache,
         )
         stream.device, self.seat = self, seat
         stream.on_leave = lambda half: self._leave(stream, half)
@@ -124,6 +125,8 @@ class Device:
         """The stream's mirror; one is put in place of the connection where there is none."""
         with stream.lock:
             if stream.mirror is None:
+                if stream.counters.recalled:  # what only this worker has is recalled by this one alone
+                    stream.flush()
                 stream.connection = stream.mirror = Mirror(
                     stream, self.seat, self.settings.redundancy, self._another, silver.heal
                 )
@@ -506,9 +509,9 @@ def refuse(nbytes: int, device: Device) -> None:
 
 def stats() -> dict:
     """Counters since the pool was built: commands (replayed: those that left as repetitions), round_trips, batches,
-    bytes_sent, bytes_received, bytes copied between devices (direct_bytes, and relayed_bytes through the client), and
-    the same by device under ``devices``, with ``notes`` on what is worth a remark and ``links`` to the
-    devices it has exchanged copies with."""
+    bytes_sent, bytes_received, bytes copied between devices (direct_bytes, and relayed_bytes through the client),
+    uploads that were not sent because the worker had them (recalled, recalled_bytes), and the same by device under
+    ``devices``, with ``notes`` on what is worth a remark and ``links`` to the devices it has exchanged copies with."""
     from rgpu.client import peer
 
     result: dict[str, Any] = vars(Counters()) | {"devices": []}

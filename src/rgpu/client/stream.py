@@ -25,6 +25,8 @@ from rgpu.client.queue import FORKED, Queue, next_handle, next_reply, reserve_ha
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
+from rgpu.client.uploads import Uploads
+from rgpu.client.writing import Writing
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import PLACED
 from rgpu.session import Connection, Session
@@ -35,8 +37,6 @@ BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PLACES = 320  # batches whose lines are remembered: the window, and a little more
-LIE = 2 << 20  # bytes: a source of this size or more is not copied before it is sent; below, a copy costs less
-COPIED = 5e9  # bytes a second that are copied into fresh memory
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
 
@@ -47,7 +47,7 @@ _NOTHING = memoryview(bytearray())
 _streams: weakref.WeakSet[CommandStream] = weakref.WeakSet()
 
 
-class CommandStream(Queue):
+class CommandStream(Writing, Queue):
     """Commands to one worker, in one session."""
 
     def __init__(
@@ -61,6 +61,7 @@ class CommandStream(Queue):
         on_silence: Callable[[CommandStream], None] | None = None,
         profile: Profile | None = None,
         replay: bool = False,
+        uploads: str = "off",
     ) -> None:
         super().__init__()
         self.connection: Any = Connection(session, link, on_message=self._receive, sink=self.place)
@@ -70,6 +71,7 @@ class CommandStream(Queue):
         self.name = name
         self.blocking, self.check, self._profile = blocking, check, profile
         self.replay = replay and profile is None  # a profile looks at each command
+        self.uploads = Uploads(uploads)
         self.noted: tuple | None = None  # see ``client.quick``
         self.counters = Counters()
         self.lock = threading.RLock()
@@ -123,33 +125,6 @@ class CommandStream(Queue):
         self.submit(ops.Put.encode(handle, dtype, shape, data))
         if self._inline > 4 * limits.CHUNK_BYTES:
             self.flush()
-
-    def write(self, handle: int, data: memoryview) -> None:
-        """Send a contiguous array's bytes in chunks; the source may change afterwards.
-
-        Large sources are sent as they lie; what the worker does not have yet at the end is copied. Waits
-        only while the window of unacknowledged bytes is full, and no longer than copying would take.
-        """
-        place = failures.place_of(sys._getframe(1))
-        if len(data) < LIE:
-            data = memoryview(bytes(data))
-        posted: list[tuple[int, list]] = []
-        try:
-            for start in range(0, len(data), limits.CHUNK_BYTES):
-                part = data[start : start + limits.CHUNK_BYTES]
-                with self.lock:  # for each chunk: other threads may have their turn between them
-                    self.flush()
-                    head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])
-                    if not self._await_room(len(head) + len(part)):
-                        raise TimeoutError(f"{self.name} takes no more data")
-                    frames = [head, part]
-                    with shield:
-                        self._post(frames, [place])
-                        posted.append((self.connection.progress[0], frames))
-        finally:
-            if len(data) >= LIE:
-                with shield:
-                    self.connection.keep(posted, len(data) / COPIED)
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -482,6 +457,7 @@ class CommandStream(Queue):
                 place = places[reply.index]
             failure = failures.Failure(reply, place, self.name)
             self.peers_lost += reply.kind == "PeerLost"
+            self.uploads.clear()  # among what failed may be what should have been kept
             if reply.reply_to:
                 self._answer(reply.reply_to, failure)
             else:

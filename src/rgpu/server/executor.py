@@ -26,6 +26,7 @@ from rgpu.server.recording import Recorder
 from rgpu.server.replay import Templates
 from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
 from rgpu.server.twin import TwinMixin
+from rgpu.server.uploads import UploadsMixin
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.declare import U64
 from rgpu.wire.functions import TABLE
@@ -82,7 +83,7 @@ def loop_of(table: Table, backend: Backend, functions: list) -> Any:
     return _core.execute.Loop(table, functions, np.ufunc)
 
 
-class Executor(TwinMixin):
+class Executor(UploadsMixin, TwinMixin):
     """Handlers by command; ``post(frames)`` sends a reply message to the client. ``settle`` returns
     when the client has what was posted: until then replies may share memory with arrays; ``settled`` says
     whether that is so already."""

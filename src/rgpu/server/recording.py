@@ -17,7 +17,7 @@ from rgpu.wire import ops
 from rgpu.wire.functions import TABLE
 
 _CALLS = (ops.Unary, ops.Binary, ops.Call, ops.Put)  # what makes arrays, of content that a launch makes anew
-_CHANGES = (ops.Inplace, ops.Write)
+_CHANGES = (ops.Inplace, ops.Write, ops.Recall)
 _ABOUT_STREAMS = ("stream.", "event.", "graph.", "memory.", "device.")
 
 

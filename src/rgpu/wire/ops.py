@@ -268,3 +268,23 @@ class Retire(Command, tag=37):
     """These reads have been answered: what a second worker keeps of them may go."""
 
     replies: ListOf(U64, limits.HANDLES)
+
+
+class Keep(Command, tag=38):
+    """Keep the present bytes of a contiguous array in a slot, for ``Recall``; at most UPLOAD_BYTES in all."""
+
+    slot: U8
+    handle: HANDLE
+
+
+class Recall(Command, tag=39):
+    """Fill a contiguous array with the bytes that were kept in a slot: the same upload again, without its data."""
+
+    slot: U8
+    handle: HANDLE
+
+
+class Discard(Command, tag=40):
+    """What is kept in these slots may go."""
+
+    slots: ListOf(U8, limits.UPLOADS)

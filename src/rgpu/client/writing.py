@@ -1,0 +1,94 @@
+"""How a host's bytes become an array's content: in chunks, as they lie or from a copy, or not at all.
+
+Part of a command stream; whatever waits here waits only while the window is full, or to measure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import Any
+
+from rgpu.client import failures
+from rgpu.client.shield import shield
+from rgpu.client.staging import staging
+from rgpu.client.uploads import Uploads
+from rgpu.errors import ForkError, ProtocolError, SessionLost
+from rgpu.wire import codec, limits, ops
+
+LIE = 2 << 20  # bytes: a source of this size or more is not copied before it is sent; below, a copy costs less
+COPIED = 5e9  # bytes a second that are copied into fresh memory
+
+
+class Writing:
+    """What a stream does with uploads."""
+
+    lock: Any
+    connection: Any
+    mirror: Any
+    counters: Any
+    name: str
+    uploads: Uploads
+    flush: Any
+    submit: Any
+    _batch: int
+    _await_room: Any
+    _post: Any
+
+    def write(self, handle: int, data: memoryview) -> None:
+        """Send a contiguous array's bytes in chunks; the source may change afterwards.
+
+        Large sources are sent as they lie; what the worker does not have yet at the end is copied. Waits
+        only while the window of unacknowledged bytes is full, and no longer than copying would take.
+        """
+        place = failures.place_of(sys._getframe(1))
+        known = self.uploads.found(data) if self.mirror is None else None
+        if known is not None and self._recall(known[1], handle, len(data)):
+            return
+        began = time.monotonic()
+        self._write(handle, memoryview(staging.copy(data)) if len(data) < LIE else data, place)
+        if known is not None:
+            self._remember(known[0], handle)
+        elif self.mirror is None and self.connection.link.kind != "shm" and (wait := self.uploads.measures(len(data))):
+            with contextlib.suppress(SessionLost, ProtocolError, ForkError):
+                self.uploads.took(self.connection.flush(began + wait))
+
+    def _recall(self, slot: int | None, handle: int, nbytes: int) -> bool:
+        """Fill an array with what the worker kept; False: it has not."""
+        with self.lock:
+            if slot is None or self.mirror is not None:
+                return False
+            self.submit(ops.Recall.encode(slot, handle))
+            self.counters.recalled += 1
+            self.counters.recalled_bytes += nbytes
+        return True
+
+    def _remember(self, content: tuple[int, bytes], handle: int) -> None:
+        """The worker keeps what it just got."""
+        with self.lock:
+            if self.mirror is not None:
+                return
+            slot, gone = self.uploads.enter(content)
+            if gone:
+                self.submit(ops.Discard.encode(gone))
+            self.submit(ops.Keep.encode(slot, handle))
+
+    def _write(self, handle: int, data: memoryview, place: Any) -> None:
+        posted: list[tuple[int, list]] = []
+        try:
+            for start in range(0, len(data), limits.CHUNK_BYTES):
+                part = data[start : start + limits.CHUNK_BYTES]
+                with self.lock:  # for each chunk: other threads may have their turn between them
+                    self.flush()
+                    head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])
+                    if not self._await_room(len(head) + len(part)):
+                        raise TimeoutError(f"{self.name} takes no more data")
+                    frames = [head, part]
+                    with shield:
+                        self._post(frames, [place])
+                        posted.append((self.connection.progress[0], frames))
+        finally:
+            if len(data) >= LIE:
+                with shield:
+                    self.connection.keep(posted, len(data) / COPIED)
