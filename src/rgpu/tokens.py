@@ -7,6 +7,8 @@ room only for the socket that needs it, and is never printed, logged or put into
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -72,10 +74,23 @@ def found(environ: Mapping[str, str] = os.environ) -> list[Token]:
 def find(address: Address, environ: Mapping[str, str] = os.environ) -> Token | None:
     """The token for a server: the one that names it; one that ``$RGPU_TOKEN`` names is for every server."""
     if address.own:
-        return None  # protected by being this user's
+        return own(address)
     tokens = found(environ)
     named = next((token for token in tokens if address in token.endpoints), None)
     return named or (tokens[0] if tokens and environ.get("RGPU_TOKEN") else None)
+
+
+def own(address: Address) -> Token | None:
+    """What opens a daemon that a program of this user started for itself; None where it is gone."""
+    for path in config.runtime_directory().glob("embedded-*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
+            content = json.loads(path.read_text())
+            os.kill(int(content["pid"]), 0)  # else it was another daemon's, which had this port before
+            if config.parse_address(content["endpoint"]) == address:
+                names = ("server_key", "public_key", "secret_key")
+                keys = {name: key_text(content[name], f"{path}: {name}") for name in names}
+                return Token(user="", endpoints=(address,), path=str(path), **keys)
+    return None
 
 
 def servers(environ: Mapping[str, str] = os.environ) -> tuple[Address, ...]:

@@ -142,3 +142,36 @@ def test_what_a_worker_started_ends_with_it(tmp_path):
         process.stdin.close()
         assert sleeping == []
     assert not np.any([command_line(pid).startswith("sleep 71") for pid in children()])
+
+
+OWN = """
+import json, os, socket, sys
+import rgpu as cp
+from rgpu import config
+from rgpu.client import pool
+from rgpu.client.control import DaemonClient
+from rgpu.errors import RgpuError
+from dataclasses import replace
+
+assert cp.arange(10).sum().get() == 45
+daemon = pool.get().device(0).daemon
+assert daemon.token and daemon.address.own
+stranger = DaemonClient(replace(daemon.address, own=False), 2.0)
+assert stranger.token is None
+for ask in (stranger.hello, stranger.attach, stranger.snapshot):
+    try:
+        ask()
+        print("let in")
+    except RgpuError as error:
+        print(type(error).__name__)
+(path,) = config.runtime_directory().glob("embedded-*.json")
+print(oct(path.stat().st_mode & 0o777), oct(path.parent.stat().st_mode & 0o777))
+print(pool.get().device(0).stream.connection.link.kind)
+"""
+
+
+def test_a_server_of_a_programs_own_is_closed_to_others(tmp_path):
+    """Loopback is everybody's on a host that people share: they reach its port, and have no key."""
+    tmp_path.chmod(0o700)
+    done = program(OWN, XDG_RUNTIME_DIR=str(tmp_path))
+    assert done.stdout.split() == [*["AuthenticationError"] * 3, "0o600", "0o700", "shm"]

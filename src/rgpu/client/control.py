@@ -119,11 +119,12 @@ class DaemonClient:
             seals,
             timeout=max(self.timeout, ATTACH_SECONDS),
         )
-        if (self.token is None) != (answer.key == ""):
+        token = None if self.address.own else self.token  # our own server's workers open to who knows the session
+        if (token is None) != (answer.key == ""):
             raise AuthenticationError(f"rgpu server {self.address} and its worker are not protected alike")
         if answer.clear:
             _warn_of_clear(self.address)
-        return replace(Lease(*answer), token=self.token and replace(self.token, server_key=answer.key))
+        return replace(Lease(*answer), token=token and replace(token, server_key=answer.key))
 
     def request(
         self, terms: Terms, *, ticket: bytes = b"", wait: float = 0.0, promised: bytes = b"", revision: int = 0

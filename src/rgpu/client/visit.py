@@ -19,7 +19,8 @@ class Visit:
     """``visiting``: what ``DaemonClient.visit`` answered."""
 
     def __init__(self, daemon: Any, visiting: Any, kind: str) -> None:
-        token = daemon.token and replace(daemon.token, server_key=visiting.key)
+        given = None if daemon.address.own else daemon.token
+        token = given and replace(given, server_key=visiting.key)
         wire = link.connect(reachable(daemon, visiting.endpoints), visiting.visit, kind, token)
         self._stream = CommandStream(Session(visiting.visit, 1), wire, name=f"the session on {daemon.address}")
         self._stream.lose_after(10.0)

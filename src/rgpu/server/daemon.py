@@ -31,6 +31,7 @@ from rgpu.errors import (
 from rgpu.leases.filters import parse_filter
 from rgpu.leases.terms import Client, Quotas, Terms
 from rgpu.link.control import ControlServer
+from rgpu.link.curve import ServerKeys
 from rgpu.registry.directory import Registration
 from rgpu.server.access import Access
 from rgpu.server.broker import Broker, Place
@@ -83,7 +84,8 @@ class _Waiting:
 
 class Daemon:
     """``parent``: end when this process is no longer our parent (0: never). ``ring``: who may come in (None: anybody
-    who reaches the socket)."""
+    who reaches the socket). ``entrance``: a key for the socket of a server that is one person's own; workers then open
+    to who knows a session, which is told there only."""
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Daemon:
         inventory: Inventory,
         *,
         ring: KeyRing | None = None,
+        entrance: ServerKeys | None = None,
         parent: int = 0,
         worker_command: tuple[str, ...] = WORKER_COMMAND,
         board: Board | None = None,
@@ -116,7 +119,7 @@ class Daemon:
         self._host = host.facts()  # some of it takes a while to find out
         self._access = Access(ring)
         self._look_at = 0.0  # when rights are looked at next
-        self._server = ControlServer(Address(config.bind, config.port).uri, ring and ring.server_keys)
+        self._server = ControlServer(Address(config.bind, config.port).uri, ring.server_keys if ring else entrance)
         self.endpoint = self._server.endpoint
         kinds = {device.kind: sum(d.kind == device.kind for d in self.devices) for device in self.devices}
         self._pool = WorkerPool(

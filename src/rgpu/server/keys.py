@@ -120,6 +120,27 @@ class KeyRing:
         self.refresh()
 
 
+class OwnKeys:
+    """Of a server that a program started for itself: made now, for whoever may read that user's private files. Others
+    on the same host reach the same loopback address."""
+
+    def __init__(self) -> None:
+        self._server, self._client = new_pair(), new_pair()
+
+    @property
+    def entrance(self) -> ServerKeys:
+        return ServerKeys(self._server, lambda key: key == self._client.public)
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What a client needs (``tokens.own``)."""
+        return {
+            "server_key": self._server.public,
+            "public_key": self._client.public,
+            "secret_key": self._client.secret,
+        }
+
+
 def default_folder() -> Path:
     """Where ``init`` puts a server's keys: the system's folder for root, else the user's own."""
     own, system = (path.parent / "keys" for path in config_files()[1:3])

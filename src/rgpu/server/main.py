@@ -20,7 +20,7 @@ from rgpu.config import Address, ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.registry.directory import Registration
 from rgpu.server.daemon import Daemon
-from rgpu.server.keys import SERVER_KEY, KeyRing, default_folder, init, open_ring
+from rgpu.server.keys import SERVER_KEY, KeyRing, OwnKeys, default_folder, init, open_ring
 from rgpu.server.showing import facts_of
 from rgpu.server.telemetry import Inventory
 from rgpu.web import Board
@@ -126,7 +126,9 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(str(error))
     board = Board(VERSION) if settings.http else None
     try:
-        daemon = Daemon(settings, inventory, ring=ring, parent=options.parent, board=board)
+        own = OwnKeys() if options.parent and ring is None else None
+        entrance = own.entrance if own else None
+        daemon = Daemon(settings, inventory, ring=ring, entrance=entrance, parent=options.parent, board=board)
     except ConfigError as error:
         inventory.close()
         return _fail(str(error))
@@ -134,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         inventory.close()
         return _fail(_bind_error(settings, error))
     if board is None:
-        return _serve(daemon, options.parent)
+        return _serve(daemon, options.parent, own)
     try:
         page = web.serve(settings.http, board, settings.http_token_file)
     except ConfigError as error:
@@ -142,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(str(error))
     daemon.page = page.url
     try:
-        return _serve(daemon, options.parent)
+        return _serve(daemon, options.parent, own)
     finally:
         page.close()
 
@@ -218,8 +220,8 @@ def _bind_error(settings: ServerConfig, error: OSError) -> str:
     return f"cannot listen on {where}: {error.strerror}"
 
 
-def _serve(daemon: Daemon, parent: int) -> int:
-    runtime_file = _write_runtime_file(daemon, parent) if parent else None
+def _serve(daemon: Daemon, parent: int, own: OwnKeys | None = None) -> int:
+    runtime_file = _write_runtime_file(daemon, parent, own) if parent else None
     devices = ", ".join(
         f"{device.kind}:{device.index} {device.memory_total >> 20} MiB" for device in daemon.devices
     )
@@ -271,11 +273,11 @@ def _bounds(quota: config.Quota) -> dict[str, float]:
     return {name: value for name, value in vars(quota).items() if name != "user"}
 
 
-def _write_runtime_file(daemon: Daemon, parent: int) -> Path:
-    """Where rgpu-smi finds a daemon that a program started for itself."""
+def _write_runtime_file(daemon: Daemon, parent: int, own: OwnKeys | None) -> Path:
+    """Where the program that started this daemon, and rgpu-smi, find it and its key: nobody but this user."""
     path = config.runtime_directory() / f"embedded-{os.getpid()}.json"
     path.unlink(missing_ok=True)  # a process of this number lived before and was killed
-    content = {"endpoint": daemon.endpoint, "pid": os.getpid(), "parent": parent}
+    content = {"endpoint": daemon.endpoint, "pid": os.getpid(), "parent": parent, **(own.shown if own else {})}
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(content, file)
     return path
