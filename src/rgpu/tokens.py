@@ -21,6 +21,7 @@ from rgpu.config import Address
 from rgpu.errors import ConfigError
 
 SUFFIX = ".rgpu"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 KEY_CHARACTERS = 40  # a CURVE key as text (Z85)
 
 
@@ -34,6 +35,7 @@ class Token:
     secret_key: str = field(repr=False)
     endpoints: tuple[Address, ...] = ()
     path: str = ""
+    own: bool = False  # for a server that this user's program started: its workers open to who knows the session
 
 
 def read(path: Path) -> Token:
@@ -48,10 +50,11 @@ def read(path: Path) -> Token:
         raise ConfigError(f"{path} is not a token: {error}") from None
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
         raise ConfigError(f"{path} can be read by others, who could then act as you: chmod 600 {path}")
-    keys = {name: key_text(data.get(name), f"{path}: {name}") for name in ("server_key", "public_key", "secret_key")}
+    names = ("server_key", "public_key", "secret_key")
+    server, public, secret = (key_text(data.get(name), f"{path}: {name}") for name in names)
     try:
         endpoints = tuple(a for a in config.parse_servers(data.get("endpoints", [])) if isinstance(a, Address))
-        return Token(config.parse_name(data.get("user")), endpoints=endpoints, path=str(path), **keys)
+        return Token(config.parse_name(data.get("user")), server, public, secret, endpoints, str(path))
     except ValueError as error:
         raise ConfigError(f"{path} is not a token: {error}") from None
 
@@ -73,8 +76,8 @@ def found(environ: Mapping[str, str] = os.environ) -> list[Token]:
 
 def find(address: Address, environ: Mapping[str, str] = os.environ) -> Token | None:
     """The token for a server: the one that names it; one that ``$RGPU_TOKEN`` names is for every server."""
-    if address.own:
-        return own(address)
+    if (address.own or address.host in LOOPBACK) and ((token := own(address)) is not None or address.own):
+        return token
     tokens = found(environ)
     named = next((token for token in tokens if address in token.endpoints), None)
     return named or (tokens[0] if tokens and environ.get("RGPU_TOKEN") else None)
@@ -88,8 +91,8 @@ def own(address: Address) -> Token | None:
             os.kill(int(content["pid"]), 0)  # else it was another daemon's, which had this port before
             if config.parse_address(content["endpoint"]) == address:
                 names = ("server_key", "public_key", "secret_key")
-                keys = {name: key_text(content[name], f"{path}: {name}") for name in names}
-                return Token(user="", endpoints=(address,), path=str(path), **keys)
+                server, public, secret = (key_text(content[name], f"{path}: {name}") for name in names)
+                return Token("", server, public, secret, (address,), str(path), own=True)
     return None
 
 
@@ -127,6 +130,6 @@ def _toml(value: Any) -> str:
 
 def save(token: Token, path: Path) -> None:
     """Write a token for the person it is meant for."""
-    content = {f.name: getattr(token, f.name) for f in fields(Token) if f.name != "path"}
+    content = {f.name: getattr(token, f.name) for f in fields(Token) if f.name not in ("path", "own")}
     content["endpoints"] = [str(address) for address in token.endpoints]
     write(path, content, f"rgpu: whoever has this file is {token.user}. Keep it to yourself (mode 0600).")

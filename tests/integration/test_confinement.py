@@ -156,15 +156,17 @@ from dataclasses import replace
 assert cp.arange(10).sum().get() == 45
 daemon = pool.get().device(0).daemon
 assert daemon.token and daemon.address.own
+(path,) = config.runtime_directory().glob("embedded-*.json")
+os.environ["XDG_RUNTIME_DIR"] = "/nonexistent"  # somebody who may not look there
+os.environ["TMPDIR"] = sys.argv[1]
 stranger = DaemonClient(replace(daemon.address, own=False), 2.0)
-assert stranger.token is None
+assert stranger.token is None and DaemonClient(daemon.address).token is None
 for ask in (stranger.hello, stranger.attach, stranger.snapshot):
     try:
         ask()
         print("let in")
     except RgpuError as error:
         print(type(error).__name__)
-(path,) = config.runtime_directory().glob("embedded-*.json")
 print(oct(path.stat().st_mode & 0o777), oct(path.parent.stat().st_mode & 0o777))
 print(pool.get().device(0).stream.connection.link.kind)
 """
@@ -173,5 +175,5 @@ print(pool.get().device(0).stream.connection.link.kind)
 def test_a_server_of_a_programs_own_is_closed_to_others(tmp_path):
     """Loopback is everybody's on a host that people share: they reach its port, and have no key."""
     tmp_path.chmod(0o700)
-    done = program(OWN, XDG_RUNTIME_DIR=str(tmp_path))
+    done = program(OWN, XDG_RUNTIME_DIR=str(tmp_path), arguments=(str(tmp_path),))
     assert done.stdout.split() == [*["AuthenticationError"] * 3, "0o600", "0o700", "shm"]

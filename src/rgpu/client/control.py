@@ -119,7 +119,7 @@ class DaemonClient:
             seals,
             timeout=max(self.timeout, ATTACH_SECONDS),
         )
-        token = None if self.address.own else self.token  # our own server's workers open to who knows the session
+        token = None if self.token and self.token.own else self.token
         if (token is None) != (answer.key == ""):
             raise AuthenticationError(f"rgpu server {self.address} and its worker are not protected alike")
         if answer.clear:

@@ -19,7 +19,7 @@ class Visit:
     """``visiting``: what ``DaemonClient.visit`` answered."""
 
     def __init__(self, daemon: Any, visiting: Any, kind: str) -> None:
-        given = None if daemon.address.own else daemon.token
+        given = None if daemon.token and daemon.token.own else daemon.token
         token = given and replace(given, server_key=visiting.key)
         wire = link.connect(reachable(daemon, visiting.endpoints), visiting.visit, kind, token)
         self._stream = CommandStream(Session(visiting.visit, 1), wire, name=f"the session on {daemon.address}")

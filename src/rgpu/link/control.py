@@ -7,6 +7,7 @@ no answer, gone. Knows frames and times; never what the bytes of a request mean.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import socket
@@ -25,6 +26,8 @@ from rgpu.tokens import Token
 
 REQUEST_BYTES = 1 << 16  # largest request a server accepts
 ANSWER_BYTES = 8 << 20  # largest answer a client accepts
+ROOM = 128 << 20  # bytes that requests which are not complete may take
+REBIND_SECONDS = 2.0  # libzmq leaves a port a moment later
 _HIGH_WATER = 256
 _EVENT = struct.Struct("=H")  # what a monitor's message begins with
 
@@ -56,22 +59,56 @@ def _socket(kind: int, limit: int, uri: str) -> zmq.Socket:
     return sock
 
 
+def _resident() -> int:
+    """Bytes of memory that this process has; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 class ControlServer:
     """A ROUTER and the poll loop around it."""
 
     def __init__(self, uri: str, keys: curve.ServerKeys | None = None) -> None:
-        self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
-        curve.as_server(self._socket, keys)
+        self._keys = keys
         self._poller = zmq.Poller()
         self._callbacks: dict[int, Callable[[], None]] = {}
-        try:
-            self._socket.bind(uri)
-        except zmq.ZMQError as error:
-            self._socket.close()
-            raise OSError(error.errno, os.strerror(error.errno), uri) from None
-        self._poller.register(self._socket, zmq.POLLIN)
+        self._listen(uri)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._usual = _resident()
         owners.add(self)
+
+    def _listen(self, uri: str, patience: float = 0.0) -> None:
+        end = time.monotonic() + patience
+        while True:
+            self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
+            curve.as_server(self._socket, self._keys)
+            try:
+                self._socket.bind(uri)
+                break
+            except zmq.ZMQError as error:
+                self._socket.close(0)
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    raise OSError(error.errno, os.strerror(error.errno), uri) from None
+                time.sleep(0.01)
+        self._poller.register(self._socket, zmq.POLLIN)
+
+    def tend(self) -> bool:
+        """Now and then: has this process grown by more than ``ROOM``? A message of many frames lies in memory until its
+        last one comes, libzmq bounds the frames and not their number, and does not say whose they are. So everybody
+        is cut off, which frees it; clients connect again with their next question. Whether that was done."""
+        if _resident() - self._usual < ROOM:
+            return False
+        from rgpu._core import trim_malloc  # brings NumPy, which rgpu-smi does without
+
+        self._poller.unregister(self._socket)
+        self._socket.close(0)
+        self._listen(self.endpoint, REBIND_SECONDS)
+        trim_malloc()
+        self._usual = max(self._usual, _resident())
+        return True
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` from ``step`` whenever ``fd`` is readable or at its end."""

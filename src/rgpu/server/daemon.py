@@ -227,6 +227,8 @@ class Daemon:
         if now >= self._look_at:
             self._look_at = now + ACCESS_SECONDS
             self._end_void()
+            if self._server.tend():
+                log.warning("requests without an end took too much memory: every connection was closed, clients return")
         for lease, reason in self._broker.overdue():
             self._end_lease(lease, reason)
         self._broker.pump()

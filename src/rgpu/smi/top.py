@@ -275,7 +275,7 @@ def _me(address: str) -> str:
     from rgpu.client.control import user_name
 
     token = tokens.find(parse_address(address))
-    return token.user if token else user_name()
+    return token.user if token and token.user else user_name()
 
 
 def _session_words(session: Entry) -> Any:
