@@ -57,6 +57,7 @@ VISITS = 64  # clients that wait to look into sessions
 SHOW_SECONDS = 1.0  # between pictures for the web page
 START_SECONDS = 20.0  # that a client waits for a worker to start
 ACCESS_SECONDS = 0.5  # between looks whether somebody's right has ended
+STANDSTILL_SECONDS = 2.0  # between two ticks, which are half a second apart at most: this host stood still
 RENEWALS = 4  # of a lease in the time after which its holder counts as gone
 
 #: what a client is told of an exception; the first class that fits
@@ -118,6 +119,7 @@ class Daemon:
         self._board, self._shown = board, 0.0
         self._host = host.facts()  # some of it takes a while to find out
         self._access = Access(ring)
+        self._ticked = time.monotonic()
         self._look_at = 0.0  # when rights are looked at next
         self._server = ControlServer(Address(config.bind, config.port).uri, ring.server_keys if ring else entrance)
         self.endpoint = self._server.endpoint
@@ -216,6 +218,9 @@ class Daemon:
         if self._parent and os.getppid() != self._parent:
             self.stop(f"process {self._parent}, which started this server, ended")
         now = time.monotonic()
+        if now - self._ticked > STANDSTILL_SECONDS:
+            self._leases.forgive()
+        self._ticked = now
         while self._waiting and now > self._waiting[0].until:
             waiting = self._waiting.popleft()
             self._refuse(

@@ -58,7 +58,7 @@ class Showing:
     ) -> None:
         self._devices, self._config, self._inventory = devices, config, inventory
         self._leases, self._broker, self._access, self._workers = leases, broker, access, workers
-        self._started = time.time()
+        self._started = time.monotonic()
         self.page = ""
 
     def picture(self, person: Person, waiting: int) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Showing:
             "fingerprint": fingerprint(),
             "host": platform.node(),
             "pid": os.getpid(),
-            "uptime": time.time() - self._started,
+            "uptime": time.monotonic() - self._started,
             "page": self.page,
             "waiting": waiting,
             "draining": self._broker.draining,

@@ -39,6 +39,7 @@ WATCH_SECONDS = 0.25
 BUSY_SECONDS = 0.02  # between looks at the daemon while a command runs
 TELL_SECONDS = 1.0  # between two reports to the daemon
 GRANT_SECONDS = 1.5  # that somebody at the door waits for the grant; a handshake may take 2
+STANDSTILL_SECONDS = 1.0  # between two looks of the guard, which takes a fraction of that
 END_SECONDS = 1.0  # that a session has to end by itself before the process does
 
 
@@ -230,7 +231,7 @@ class Guard(threading.Thread):
         self._channel, self._connection, self._grace = channel, connection, grace
         self._allowance = allowance
         self._over = threading.Event()
-        self._told = time.monotonic()
+        self._told = self._looked = self._woke = time.monotonic()
         self._executed = 0  # messages, when we last looked
         self.telemetry: Callable[[], dict] | None = None
         self.admit: Callable[[bytes], None] = lambda name: None  # somebody comes to look
@@ -248,6 +249,7 @@ class Guard(threading.Thread):
             while ending is None:
                 # A busy session does not look at its link: moving it on from here keeps the peer
                 # informed, and tells whether there still is one.
+                self._notice_standstill()
                 self._connection.pump()
                 self._tell()
                 ending = self._heard() or self._silent()
@@ -300,9 +302,16 @@ class Guard(threading.Thread):
         with contextlib.suppress(SessionLost, TimeoutError):
             self._connection.post([pack(ops.Leave.encode())], time.monotonic() + WATCH_SECONDS)
 
+    def _notice_standstill(self) -> None:
+        """Where this host stood still (a virtual machine that was moved, a stopped process) nobody could be heard."""
+        now = time.monotonic()
+        if now - self._looked > STANDSTILL_SECONDS:
+            self._woke = now
+        self._looked = now
+
     def _silent(self) -> Exception | None:
         since = self._connection.down_since
-        if since is None or time.monotonic() - since <= self._grace:
+        if since is None or time.monotonic() - max(since, self._woke) <= self._grace:
             return None
         return SessionExpired(f"the client was gone for more than {self._grace:g} s")
 

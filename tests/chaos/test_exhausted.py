@@ -1,0 +1,169 @@
+"""Clocks that jump, machines that stand still, and a host that has run out of everything: no session is lost for it."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rgpu import errors
+from rgpu.client.control import DaemonClient
+from rgpu.config import parse_address
+from tests.support.daemons import Daemon, Talk
+from tests.support.servers import Server, program
+from tests.support.waiting import wait_until
+
+CLOCK = """
+import itertools, time
+real, steps = time.time, itertools.cycle((0.0, 3600.0, -3600.0))
+shift = [0.0, 0.0]
+
+def jumping():
+    if time.monotonic() > shift[1]:
+        shift[:] = next(steps), time.monotonic() + 0.3
+    return real() + shift[0]
+
+time.time = jumping
+"""
+
+WORK = """
+import sys, time
+import rgpu as cp
+a, end, count = cp.zeros(100), time.monotonic() + float(sys.argv[1]), 0
+print("ready", flush=True)
+while time.monotonic() < end:
+    a += 1
+    count += 1
+    if count % 50 == 0:
+        assert float(a[0].get()) == count
+        time.sleep(0.01)
+print("end", flush=True)
+"""
+
+
+def test_the_time_of_day_may_jump(tmp_path):
+    """T34: by an hour, forwards and back, three times a second, in daemon, workers and client. Leases with a time and
+    grace run by the clock that does not jump."""
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    server = Server("cpu:1", "clock", "--grace", "1", "--idle-timeout", "30s", env={**os.environ, "PYTHONPATH": path})
+    with server:
+        done = program(WORK, server, arguments=("1.5",), PYTHONPATH=path, RGPU_MEMORY="16MiB", timeout=60)
+        assert done.stdout == "ready\nend\n" and done.stderr == ""
+        shown = program("-m", server, launcher=(), arguments=("rgpu.smi", "--json"), PYTHONPATH=path).stdout
+        (seen,) = json.loads(shown)["servers"]
+        assert 0 <= seen["uptime"] < 60
+
+
+@pytest.mark.parametrize("waits", ["client", "server"])
+def test_a_machine_that_stands_still(waits):
+    """T34: daemon, workers and client are stopped for longer than grace, as a virtual machine is that is moved, and one
+    side goes on a little later. Nobody takes the other's silence for an end that he could not have heard."""
+    server = Daemon("--grace", "1")
+    env = {**os.environ, "RGPU_SERVERS": str(server.address), "RGPU_MEMORY": "16MiB"}
+    client = subprocess.Popen(
+        [sys.executable, "-c", WORK, "3"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert client.stdout.readline() == "ready\n"
+        sides = [[client.pid], [server.process.pid, *server.workers()]]
+        for pid in sum(sides, []):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2.5)
+        for side in reversed(sides) if waits == "client" else sides:
+            for pid in side:
+                os.kill(pid, signal.SIGCONT)
+            time.sleep(0.3)
+        out, err = client.communicate(timeout=30)
+        assert (out, err, client.returncode) == ("end\n", "", 0)
+    finally:
+        for pid in (client.pid, server.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        client.kill()
+        client.wait(5)
+        server.stop()
+
+
+def few_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+
+def connections(address, count):
+    made = []
+    with contextlib.suppress(OSError):
+        for _ in range(count):
+            made.append(socket.create_connection((address.host, address.port), 2))
+    return made
+
+
+def test_no_descriptors_are_left():
+    """T35: a daemon that may have 64 of them, and strangers who take all. Who has a session keeps it; when they have
+    gone others get one."""
+    server = Server("cpu:1", "few", preexec_fn=few_descriptors)
+    with server:
+        working = subprocess.Popen(
+            [sys.executable, "-c", WORK, "3"],
+            env={**os.environ, "RGPU_SERVERS": server.address},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert working.stdout.readline() == "ready\n"
+            strangers = connections(parse_address(server.address), 100)
+            begin = time.monotonic()
+            refused = program("import rgpu as cp; cp.ones(3).get()", server, check=False, timeout=40)
+            assert time.monotonic() - begin < 35
+            assert refused.returncode == 0 or "rgpu" in refused.stderr
+            for sock in strangers:
+                sock.close()
+            assert working.communicate(timeout=30) == ("end\n", "")
+            wait_until(lambda: server.process.poll() is None and attaches(server), timeout=15)
+        finally:
+            working.kill()
+            working.wait(5)
+
+
+def attaches(server):
+    daemon = DaemonClient(parse_address(server.address), 2.0)
+    try:
+        daemon.release(daemon.attach(0).session)
+        return True
+    except errors.RgpuError:
+        return False
+    finally:
+        daemon.close()
+
+
+def test_no_ports_are_left():
+    """T35: as many ports for workers as there are workers. One more client is refused, in words; the others live."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    options = ("--worker-ports", f"{port}-{port}", "--prestart", "0", "--links", "tcp")
+    with Server("cpu:1", "narrow", *options) as server:
+        first = DaemonClient(parse_address(server.address))
+        lease = first.attach(0)
+        talk = Talk(lease)
+        talk.sync()
+        second = DaemonClient(parse_address(server.address))
+        with pytest.raises(errors.RgpuError, match="cannot start a worker|no worker of narrow"):
+            second.attach(0)
+        talk.sync()
+        talk.bye()
+        first.release(lease.session)
+        first.close()
+        second.close()
+
+
+def test_no_room_for_the_log():
+    """T35: the disk that the log is on is full."""
+    with open("/dev/full", "w") as full, Server("cpu:1", "mute", "--log-level", "debug", stderr=full) as server:
+        done = program("import rgpu as cp; print(cp.ones(3).sum())", server)
+        assert done.stdout == "3.0\n" and server.process.poll() is None
