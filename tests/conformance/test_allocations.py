@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -189,3 +190,38 @@ def test_pools_by_handle(cp):
         runtime.memPoolDestroy(pool)
     with pytest.raises(runtime.CUDARuntimeError):
         runtime.memPoolCreate(runtime.MemPoolProps(1, 0, 1, 99))
+
+
+class Described:
+    """An object of another library that shows memory of a device."""
+
+    def __init__(self, array):
+        self.array = array
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+
+def test_an_array_over_described_memory_keeps_its_owner_and_says_whose_it_is(cp):
+    owner = Described(cp.arange(24.0).reshape(2, 3, 4).T)
+    seen = weakref.ref(owner)
+    over = cp.asarray(owner)
+    address, memory = owner.array.data.ptr, over.data.mem
+    assert isinstance(memory, cp.cuda.UnownedMemory) and (memory.size, memory.ptr) == (192, address)
+    part = over[1:]
+    assert part.data.ptr == address + 8 and part.data.mem.size == 192
+    assert cp.shares_memory(owner.array, part)
+    owner.array += 1
+    del owner, over, memory
+    gc.collect()
+    assert seen() is not None and float(part[0, 0, 0]) == 2
+    del part
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_sum_that_drops_imaginary_parts_warns(cp):
+    a = cp.ones(8, np.complex64)
+    for _ in range(3):
+        with pytest.warns(np.exceptions.ComplexWarning):
+            assert a.sum(dtype=np.float32) == 8
+        with pytest.warns(np.exceptions.ComplexWarning):
+            cp.cumsum(a, dtype=np.float64)

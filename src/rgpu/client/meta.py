@@ -106,6 +106,12 @@ def broadcast(*shapes: tuple) -> tuple:
         raise ValueError(f"operands could not be broadcast together with shapes {texts}") from None
 
 
+def reach(meta: Meta) -> tuple[int, int]:
+    """The bytes that an array touches, counted from its first element: (at or below 0, above 0)."""
+    steps = [(extent - 1) * stride for extent, stride in zip(meta.shape, meta.strides)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + meta.itemsize
+
+
 def c_strides(shape: tuple, itemsize: int) -> tuple:
     """Strides of a C-ordered array; like NumPy, all 0 when there is nothing to stride over."""
     if 0 in shape:

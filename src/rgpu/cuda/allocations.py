@@ -133,20 +133,23 @@ def taken(root: Remote, size: int, pmem: int, pool: Any) -> None:
 
 
 class Lent(Remote):
-    """The root of arrays in memory that is not theirs to free; the last of them calls ``end``."""
+    """The root of arrays in memory that is not theirs to free. It keeps ``owner``; with the last array goes ``end``."""
 
     lender: Remote
-    end: Callable[[], None]
+    owner: Any
+    span: tuple[int, int] | None  # of memory that an object describes: bytes from the lender's beginning, and how many
+    end: Callable[[], None] | None
 
     def __del__(self) -> None:
         self._handle = 0  # the lender's
-        self.end()
+        if self.end is not None:
+            self.end()
 
 
-def lent(lender: Remote, end: Callable[[], None]) -> Lent:
+def lent(lender: Remote, end: Callable[[], None] | None = None, owner: Any = None, span: Any = None) -> Lent:
     """A root over the memory of another one, which lives as long."""
     root = object.__new__(Lent)
     root._handle, root._metadata, root._stream = lender._handle, lender._metadata, lender._stream
     root._root, root._offset = None, 0
-    root.lender, root.end = lender, end
+    root.lender, root.end, root.owner, root.span = lender, end, owner, span
     return root

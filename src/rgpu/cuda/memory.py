@@ -135,6 +135,12 @@ class UnownedMemory(BaseMemory):
             device_id = issue.ordinal(self._root._stream)
         self.device_id = device_id
 
+    def _show(self, root: Remote) -> None:
+        assert isinstance(root, allocations.Lent) and root.span is not None
+        self._root, self._owner = root, root.owner
+        self._start, self.size = root.span
+        self.device_id = issue.ordinal(root._stream)
+
 
 class PooledMemory(BaseMemory):
     """Memory out of a pool; what ``array.data.mem`` is."""
@@ -251,7 +257,7 @@ class MemoryPointer:
                 )
             array = views.empty(meta, issue.here(), cls)
         else:
-            low, high = _reach(meta)
+            low, high = layouts.reach(meta)
             start = self.mem._start + self._offset
             if start + low < 0 or start + high > root._metadata.nbytes:
                 raise ValueError(
@@ -269,15 +275,11 @@ def on_stream(pointer: int) -> Any:
     return follow.on(commands, handles.handle_of(held))
 
 
-def _reach(meta: layouts.Meta) -> tuple[int, int]:
-    """The bytes an array touches, from its first element."""
-    steps = [(extent - 1) * stride for extent, stride in zip(meta.shape, meta.strides)]
-    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + meta.itemsize
-
-
 def pointer_of(array: Remote) -> MemoryPointer:
     """``array.data``."""
     root = array if array._root is None else array._root
+    if isinstance(root, allocations.Lent) and root.span is not None:
+        return MemoryPointer(UnownedMemory.over(root), array._offset - root.span[0])
     known = managed.of(root)
     kind = PooledMemory if known is None or known.pooled else ManagedMemory
     return MemoryPointer(kind.over(root), 0 if array._root is None else array._offset)

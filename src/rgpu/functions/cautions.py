@@ -16,7 +16,6 @@ import numpy as np
 from rgpu.client import pool
 from rgpu.client.remote import Remote
 from rgpu.functions import dispatch, indexing, signatures
-from rgpu.functions.ufunc import warn_of_lost_parts
 from rgpu.wire.functions import BY_NAME
 
 #: per thread, what ``cupyx.seterr`` set
@@ -44,7 +43,7 @@ def _joining(name: str) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bind(args, kwargs)
         if kwargs.get("casting") == "unsafe" and kwargs.get("dtype") is not None:
-            warn_of_lost_parts(args[0] if isinstance(args[0], list | tuple) else args[:1], kwargs["dtype"])
+            dispatch.warn_of_lost_parts(args[0] if isinstance(args[0], list | tuple) else args[:1], kwargs["dtype"])
         return dispatch.call(name, *args, **kwargs)
 
     return named(function, name)

@@ -87,12 +87,12 @@ def cupy_like(x: Any) -> Any:
     if exported is not None:
         return exported()
     described = getattr(x, "__cuda_array_interface__", None)
-    return x if described is None else _from_description(described)
+    return x if described is None else _from_description(described, x)
 
 
-def _from_description(described: dict) -> Any:
-    """The array behind CUDA's array interface: a view where the address is the pool's."""
-    from rgpu.cuda import addresses
+def _from_description(described: dict, owner: Any) -> Any:
+    """The array behind CUDA's array interface: a view where the address is the pool's, which keeps its owner."""
+    from rgpu.cuda import addresses, allocations
 
     if described.get("mask") is not None:
         raise ValueError("CuPy does not support masked arrays (the interface has a mask)")
@@ -110,6 +110,8 @@ def _from_description(described: dict) -> Any:
     if not addresses.is_device(address):
         raise TypeError("a local CUDA array must be copied to the host first: pass numpy.asarray(obj)")
     root, offset = addresses.find(address)
+    low, high = layouts.reach(meta)
+    root = allocations.lent(root, owner=owner, span=(offset + low, high - low))
     return views.make(root, meta, offset, dispatch.ndarray)
 
 

@@ -354,6 +354,8 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
     for word in _NUMBERS & kwargs.keys():
         if isinstance(kwargs[word], np.ndarray):
             kwargs[word] = tuple(kwargs[word].ravel().tolist())
+    if kind in ("reduce", "scan"):
+        warn_of_lost_parts(args[:1], kwargs.get("dtype"))
     encoded = _Arguments(stream, args, kwargs, accept)
     if kind in ("mutate", "internal"):
         return run(function, encoded, out)
@@ -377,6 +379,18 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
             _calls.clear()
         _calls[signature] = function.id, tree
     return submit(function, encoded, tree)
+
+
+def warn_of_lost_parts(arrays: Any, dtype: Any) -> None:
+    """ComplexWarning when an unsafe cast to ``dtype`` drops imaginary parts."""
+    if dtype is None or np.dtype(dtype).kind in "bc":
+        return
+    if any(isinstance(a, Remote) and a._metadata.dtype.kind == "c" for a in arrays):
+        warnings.warn(
+            "Casting complex values to real discards the imaginary part",
+            np.exceptions.ComplexWarning,
+            stacklevel=5,
+        )
 
 
 def into(out: Any, name: str, args: tuple, kwargs: dict) -> Any:

@@ -6,7 +6,6 @@ Two operands without options take the short way of ``dispatch.binary``; everythi
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,7 @@ class ufunc:  # noqa: N801 - CuPy's name
             limits["dtype"] = np.dtype(limits["dtype"])
         tree = predict.elementwise(self._function.name, operands, **limits)
         if options.get("casting") == "unsafe":
-            warn_of_lost_parts(args, outs[0].dtype if outs and outs[0] is not None else options.get("dtype"))
+            dispatch.warn_of_lost_parts(args, outs[0].dtype if outs and outs[0] is not None else options.get("dtype"))
         name = self._function.name
         if outs and any(x is not None for x in outs):
             self._check_out(tree, outs, options.get("casting", "same_kind"))
@@ -168,18 +167,6 @@ def _override(self: ufunc, args: tuple) -> Any:
                 if result is not NotImplemented:
                     return (result,)
     return None
-
-
-def warn_of_lost_parts(arrays: Any, dtype: Any) -> None:
-    """ComplexWarning when an unsafe cast to ``dtype`` drops imaginary parts."""
-    if dtype is None or np.dtype(dtype).kind in "bc":
-        return
-    if any(isinstance(a, Remote) and a._metadata.dtype.kind == "c" for a in arrays):
-        warnings.warn(
-            "Casting complex values to real discards the imaginary part",
-            np.exceptions.ComplexWarning,
-            stacklevel=4,
-        )
 
 
 UFUNCS: dict[str, ufunc] = {

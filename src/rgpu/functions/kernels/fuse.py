@@ -1,6 +1,6 @@
 """``cupy.fuse``: the decorator. A function is looked at once for each kind of its arguments and runs as kernels.
 
-A kernel costs its compilation, so that the first calls with few elements run as they are written (RGPU_FUSE_AFTER).
+A kernel costs its compilation, so that the first calls with few elements run step by step (RGPU_FUSE_AFTER).
 What cannot be a kernel (a function without a formula, arrays that overlap and change, no element at all, a server
 that runs no client code) runs as it is written, with the same results.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from rgpu.client.remote import Remote
 from rgpu.functions import recording
-from rgpu.functions.kernels import launch
+from rgpu.functions.kernels import launch, stepwise
 from rgpu.functions.kernels.fused import Plan
 from rgpu.functions.kernels.trace import Node, Recorder, Refused, Traced, Unfusable
 
@@ -36,8 +36,9 @@ class _Ready:
         self.calls += 1
         return self.calls > after or any(x._metadata.size >= _LARGE for x in args if isinstance(x, Remote))
 
-    def __call__(self, args: tuple) -> Any:
-        found = self.plan.run(args)
+    def __call__(self, args: tuple, after: int) -> Any:
+        plan = self.plan
+        found = plan.run(args) if self.due(args, after) else stepwise.run(plan.outputs, plan.stores, args)
         return found[0] if self.size is None else None if self.size < 0 else tuple(found)
 
 
@@ -74,10 +75,9 @@ class Fusion:
             if len(self._known) >= _KEPT:
                 self.clear_cache()
             ready = self._known[key] = self._look(key, args)
-        if ready is None or not launch.allowed() or ready.plan.stored and _overlap(args):
+        if ready is None or not launch.allowed() or ready.plan.stores and _overlap(args):
             return self.func(*args)
-        settings = launch.pool.current_stream().device.settings
-        return ready(args) if ready.due(args, settings.fuse_after) else self.func(*args)
+        return ready(args, launch.pool.current_stream().device.settings.fuse_after)
 
     def clear_cache(self) -> None:
         self._known.clear()

@@ -165,7 +165,7 @@ class Plan:
     """What calls of one kind do. ``outputs``: the values returned, in order."""
 
     def __init__(self, name: str, outputs: list[Node], stores: dict[int, Node]) -> None:
-        self.outputs, self.stored = outputs, tuple(stores)
+        self.outputs, self.stores = outputs, stores
         self._levels: dict[Node, int] = {}
         for node in (*outputs, *stores.values()):
             if node.kind in ("scalar", "constant") or node.weak is not None:
