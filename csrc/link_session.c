@@ -453,7 +453,7 @@ static PyObject *session_mark_done(Session *s, PyObject *const *args, Py_ssize_t
         finished += s->sizes[s->taken_done++ & (s->sizes_room - 1)];
     s->open_bytes -= finished;
     news(s, finished, now);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(due_of(s) <= now);
 }
 
 PyObject *link_send(PyObject *session, PyObject *frames) { return session_send((Session *)session, &frames, 1, NULL); }

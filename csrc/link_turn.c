@@ -63,6 +63,8 @@ PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
         if (left != Py_None)
             return left;
         Py_DECREF(left);
+        if (patience < 0)
+            Py_RETURN_NONE;
     }
     double until = link_now() + patience;
     for (;;) {

@@ -268,8 +268,7 @@ class CommandStream(Writing, Queue):
         answer = codec.pack((_T_DONE, reply, None))
         self._plain[answer] = (reply, _NOTHING)
         try:
-            self._queue((_T_SYNC, reply))
-            self._wait(reply, wanted=self._alone(answer, _NOTHING, reply))
+            self._exchange((_T_SYNC, reply), answer, _NOTHING)
         finally:
             self._plain.pop(answer, None)
         if self._failed:
@@ -289,9 +288,7 @@ class CommandStream(Writing, Queue):
             self._plain[answer] = (reply, flat)
         try:
             dtype = values.encode_dtype(out.dtype) if wire is None else wire
-            self._queue((_T_READ, reply, handle, 1 if order == "F" else 0, dtype, out.shape))
-            wanted = self._alone(answer, flat, reply) if len(flat) < PLACED else None
-            self._wait(reply, "values", len(flat), wanted)
+            self._exchange((_T_READ, reply, handle, 1 if order == "F" else 0, dtype, out.shape), answer, flat, "values")
         finally:
             self._plain.pop(answer, None)
             self._sinks.pop(reply, None)
@@ -350,9 +347,23 @@ class CommandStream(Writing, Queue):
             self._failed.remove(lost)
             raise lost.exception()
 
-    def _alone(self, answer: bytes, place: memoryview, reply: int) -> tuple | None:
-        """What ``flush`` may look for: not where others wait as well, who would wait for us."""
-        return (answer, place, reply) if len(self._plain) == 1 else None
+    def _exchange(self, command: tuple, answer: bytes, place: memoryview, what: str = "completion") -> None:
+        """Send a command and wait for its answer, in one turn of the conversation if that can be. Not where others
+        wait as well, who would wait for us."""
+        plain = len(place) < PLACED and len(self._plain) == 1 and self.mirror is None and self._profile is None
+        with self.lock:
+            self.gather()
+            if not (plain and self.direct) or self.unsent or not self._await_room(len(answer) + COMMANDS, 0.0):
+                self._queue(command)
+            else:
+                self._check_usable()
+                self.counters.round_trips += 1
+                with shield:
+                    body = codec.pack((self._batch + 1, (command,)))
+                    self._post([body], [failures.place_of(sys._getframe(1))], (answer, place, command[1]))
+                self._awaited(command[1], flush=False)
+                return
+        self._wait(command[1], what, len(place), (answer, place, command[1]) if plain else None)
 
     def _wait(self, reply: int, what: str = "completion", nbytes: int = 0, wanted: tuple | None = None) -> Any:
         """The answer. An error of this answer is raised; then one that could poison no result."""

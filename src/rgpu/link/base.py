@@ -59,7 +59,8 @@ class Link(ABC):
     ) -> Any:
         """One turn of a conversation in one call: send ``frames``, if any, as the session's next message, then look
         for so many seconds for the next one that the session delivers. True: it was ``answer``, its data lie in
-        ``place`` now, and it is marked as done; a list: it was another one; None: nothing has come, or nothing plain.
+        ``place`` now, and it is marked as done; a list: it was another one; None: nothing has come, or nothing plain,
+        or (``patience`` below 0) nobody looked.
         NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""
         return NotImplemented
 

@@ -113,9 +113,9 @@ class StreamLink(Link):
     def turn(self, session, frames, answer, place, patience):
         with self._lock:
             reader, writer = self._reader, self._writer
-            if writer is None or writer.backlog or self._events or not self._plain or self._waker.waiters:
+            if not self._plain or writer is None or writer.backlog or type(session) is not _core.link.Session:
                 return NotImplemented
-            if type(session) is not _core.link.Session:
+            if patience >= 0 and (self._events or self._waker.waiters):
                 return NotImplemented
             got = None
             try:
@@ -130,7 +130,7 @@ class StreamLink(Link):
             self.sent_bytes += writer.given
             self.received_bytes += reader.taken
             writer.given = reader.taken = 0
-            if self._pipe is not None and frames is not None:
+            if writer.backlog and self._pipe is not None:
                 self._hurry()
             return got
 

@@ -602,8 +602,12 @@ class Service:
     def _next(self) -> list | None:
         """The next message, if there is one in a while."""
         connection, allowance, settle = self.connection, self.allowance, self.executor.backend.synchronize
-        if allowance.alert and (connection.pump() or allowance.idle(connection.wait, settle)):
-            return connection.take()
+        if allowance.alert:
+            frames = connection.take()
+            if frames is not None or connection.failure is not None:
+                return frames
+            if connection.pump() or allowance.idle(connection.wait, settle):
+                return connection.take()
         return connection.next(0.25)  # and one only: the one after it may be received into an array
 
     def _see_visitor(self) -> None:
@@ -621,13 +625,11 @@ class Service:
         while True:
             if self.visitor is not None:
                 self._see_visitor()
-            frames = connection.take()
+            frames = self._next()
             if frames is None:
                 if connection.failure is not None:
                     return str(connection.failure)
-                frames = self._next()
-                if frames is None:
-                    continue
+                continue
             if allowance.alert:
                 allowance.begin(lambda: connection.failure is not None)
             self._since = time.monotonic()

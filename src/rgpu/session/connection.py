@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rgpu.errors import ForkError, ProtocolError, SessionLost
-from rgpu.link.base import Link, Sink
+from rgpu.link.base import PLACED, Link, Sink
 from rgpu.session.session import Session
 from rgpu.session.spin import Spin
 
@@ -84,6 +84,9 @@ class Connection:
                 self.pump()  # acknowledgements are taken before the window is full
             if not session.can_send(nbytes):
                 return False
+            plain = nbytes < PLACED and self._stuck is None
+            if plain and self.link.turn(session, frames, None, None, -1.0) is not NotImplemented:
+                return True
             message = session.send(frames, hold=self._stuck is not None)
             if message is not None and not self.link.send(message):
                 self._stuck = message
@@ -242,9 +245,7 @@ class Connection:
         """n more messages were executed: the peer's window opens."""
         with self._lock:
             self.executed += n
-            self.session.mark_done(n)
-            due = self.session.due()
-            if due is not None and due <= self._clock() and self.failure is None:
+            if self.session.mark_done(n) and self.failure is None:
                 self._send_outgoing()
 
     # Waiting

@@ -124,9 +124,12 @@ class PureSession:
             self._sender.answered(seq, received)
         return None
 
-    def mark_done(self, n: int = 1) -> None:
-        """The owner has executed n more delivered messages, in order."""
-        self._receiver.mark_done(n, self._clock())
+    def mark_done(self, n: int = 1) -> bool:
+        """The owner has executed n more delivered messages, in order. Whether something has to leave now."""
+        now = self._clock()
+        self._receiver.mark_done(n, now)
+        due = self.due()
+        return due is not None and due <= now
 
     def _parse(self, header) -> tuple[int, int, int, int] | None:
         if len(header) != HEADER.size:
