@@ -206,7 +206,7 @@ def test_refusals_name_the_server_and_the_remedy(monkeypatch):
         pack([]),
         pack([99]),
         pack([control.Attach.tag, "x"]),
-        pack(control.Ready.encode(endpoints=["tcp://127.0.0.1:1"], key="")),
+        pack(control.Ready.encode(endpoints=["tcp://127.0.0.1:1"], key="", secret=b"")),
         pack([control.Release.tag, bytes(17)]),
         b"\xdc\xff\xff" * 1000,
     ],
