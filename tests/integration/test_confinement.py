@@ -1,6 +1,7 @@
 """What a worker is kept from: secrets, privileges, other people's files, what others left in memory."""
 
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def test_a_worker_has_no_secrets_and_gets_no_privileges(daemon):
     wait_until(daemon.workers)
     (worker, *_) = daemon.workers()
     wait_until(lambda: status(worker)["NoNewPrivs"] == "1")
+    wait_until(lambda: status(worker)["Seccomp"] == "2")
     limits = Path(f"/proc/{worker}/limits").read_text()
     (core,) = [line.split()[4:6] for line in limits.splitlines() if line.startswith("Max core")]
     assert core == ["0", "0"]
@@ -63,6 +65,48 @@ def test_what_of_the_environment_is_inherited():
     kept = confine.environment(given)
     assert set(kept) == {"PATH", "PYTHONPATH", "LC_ALL", "CUDA_PATH", "RGPU_LOG_LEVEL"}
     assert kept["PYTHONPATH"] == os.path.abspath("lib")
+
+
+FORBIDDEN = """
+import ctypes, os, subprocess, sys, threading
+from rgpu.server import confine
+over = threading.Event()
+said = []
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt(*call):
+    if libc.syscall(*call) == -1:
+        return ctypes.get_errno()
+
+def early():
+    over.wait(10)
+    said.append(attempt(272, 0x10000000))  # unshare, in a thread that was there before
+
+thread = threading.Thread(target=early)
+thread.start()
+confine.confine(programs=sys.argv[1] == "programs")
+over.set()
+thread.join()
+for call in ((101, 0, 0, 0, 0), (321, 0, 0, 0), (56, 0x10000000 | 17, 0, 0, 0, 0)):  # ptrace, bpf, clone
+    said.append(attempt(*call))
+later = threading.Thread(target=lambda: said.append("thread"))
+later.start()
+later.join()
+try:
+    said.append(subprocess.run(["true"]).returncode)
+except PermissionError:
+    said.append("no program")
+print(*said)
+"""
+
+
+@pytest.mark.parametrize(("programs", "end"), [("programs", "0"), ("none", "no program")])
+def test_calls_that_no_worker_needs_are_refused(programs, end):
+    """In every thread, those that were there already as well; EPERM is 1."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the numbers of system calls here are those of x86-64")
+    done = subprocess.run([sys.executable, "-c", FORBIDDEN, programs], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"1 1 1 1 thread {end}\n", done.stderr
 
 
 def test_memory_beyond_the_lease_is_refused_by_the_system():

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rgpu.errors import ConfigError
+from rgpu.server import syscalls
 
 #: of the daemon's environment; anything else may be a secret of whoever started it
 _INHERITED = re.compile(
@@ -126,8 +127,9 @@ def _end_all_of(uid: int) -> None:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
-def confine() -> None:
-    """Give up what a worker never needs: new privileges, core dumps, being read by others, files without end."""
+def confine(programs: bool = True) -> None:
+    """Give up what a worker never needs: new privileges, core dumps, being read by others, files without end, the calls
+    of ``server.syscalls``. ``programs``: whether it starts some, which a compiler of custom kernels is."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -136,6 +138,7 @@ def confine() -> None:
         for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):
             if libc.prctl(option, value, 0, 0, 0):
                 raise OSError(ctypes.get_errno(), "a worker cannot be confined on this system")
+    syscalls.refuse(programs=not programs)
 
 
 def confine_memory(device_memory: int) -> None:

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from rgpu import config
 from rgpu._core import die_with_parent, tune_malloc
 from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # NumPy's remarks on a client's numbers are no concern of this host's log
     die_with_parent()
-    confine.confine()
+    confine.confine(programs=options.backend != "cpu" or config.parse_flag(os.environ.get(config.NATIVE_KERNELS, "0")))
     tune_malloc()  # before NumPy works: fresh pages cost as much as the work done in them
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
