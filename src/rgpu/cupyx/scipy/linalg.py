@@ -13,15 +13,6 @@ from rgpu.cupyx.scipy import _table
 _table.fill(globals(), "linalg")
 
 
-_solve = globals()["lu_solve"]
-
-
-def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0, overwrite_b: bool = False, check_finite: bool = True) -> Any:
-    """The solution of ``a x = b`` with the factors of ``lu_factor``; several vectors are in Fortran's order."""
-    made = _solve(lu_and_piv, b, trans, overwrite_b, check_finite)
-    return made.copy(order="F") if made.ndim == 2 else made
-
-
 def kron(a: Any, b: Any) -> Any:
     """Kronecker product of two matrices. CuPy has deprecated it here."""
     warnings.warn("use `cupy.kron`: `cupyx.scipy.linalg.kron` is deprecated", DeprecationWarning, stacklevel=2)
