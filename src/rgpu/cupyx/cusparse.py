@@ -30,6 +30,11 @@ def check_availability(name: str) -> bool:
     return name in _HERE
 
 
+def getVersion() -> int:  # noqa: N802 - CuPy's name
+    """Whose routines are here: CUDA 12's. What computes is the server's business."""
+    return 12000
+
+
 def _formats(formats: str, *matrices: Any) -> None:
     """TypeError for what is no sparse matrix of one of these formats."""
     for x in matrices:

@@ -195,7 +195,6 @@ VALUES: dict[str, Any] = {
     "cupyx.scipy.stats._distributions._normalize": lambda x, axis: x / x.sum(axis=axis, keepdims=True),
     # versions of NVIDIA's libraries whose errors some tests allow for: there is none here
     "cupy.cuda.cusolver._getVersion": lambda: (11, 0, 0),
-    "cupyx.cusparse.getVersion": lambda: 12000,
     f"{_RBF}._SCALE_INVARIANT": _SCALE_INVARIANT,
     f"{_RBF}._AVAILABLE": _SCALE_INVARIANT | {"multiquadric", "inverse_multiquadric", "inverse_quadratic", "gaussian"},
     f"{_RBF}._NAME_TO_MIN_DEGREE": {"multiquadric": 0, "linear": 0, "thin_plate_spline": 1, "cubic": 1, "quintic": 2},

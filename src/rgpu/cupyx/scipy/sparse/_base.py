@@ -212,11 +212,10 @@ class _spbase:  # noqa: N801 - CuPy's name
         return self._with_values(self.data * other) if is_scalar(other) else self._product(other)
 
     def dot(self, other: Any) -> Any:
-        """Product with a scalar, a dense vector or matrix, or a sparse matrix."""
-        result = self.__mul__(other)
-        if result is NotImplemented:
-            raise TypeError(f"the product of a sparse matrix and {type(other)} is not supported")
-        return result
+        """Product with a scalar, a dense vector or matrix, or a sparse matrix. ValueError for arrays without axes."""
+        if isinstance(other, _SCALARS):
+            return self._with_values(self.data * other)
+        return self @ other
 
     def _product(self, other: Any) -> Any:
         if not isinstance(other, _spbase | Remote):
@@ -463,9 +462,6 @@ class sparray(_spbase):  # noqa: N801 - CuPy's name
         values = self.data.astype(np.float64) if self.dtype.kind == "b" else self.data  # CuPy's way with truth values
         self.data = operation(values, other)
         return self
-
-    def dot(self, other: Any) -> Any:
-        return self._with_values(self.data * other) if is_scalar(other) else self @ other
 
     def __pow__(self, n: Any) -> Any:
         return self.power(n)

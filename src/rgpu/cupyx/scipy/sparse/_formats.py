@@ -9,7 +9,7 @@ import numpy as np
 
 from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy.sparse import _call, _indices
-from rgpu.cupyx.scipy.sparse._base import SparseEfficiencyWarning, _spbase, sparray, spmatrix
+from rgpu.cupyx.scipy.sparse._base import SparseEfficiencyWarning, _spbase, is_scalar, sparray, spmatrix
 from rgpu.functions import creation
 
 _DTYPES = "?fdFD"
@@ -213,6 +213,10 @@ class _Coordinates(_Format):
             raise ValueError("Sparse matrices do not support an 'axes' parameter")
         made = type(self)._of((self.data, *self.coords[::-1]), self._shape[::-1])
         return made.copy() if copy else made
+
+    def dot(self, other: Any) -> Any:
+        """Product with a scalar, an array without axes too, a dense vector or matrix, or a sparse matrix."""
+        return self._with_values(self.data * other) if is_scalar(other) else self @ other
 
     def sum_duplicates(self) -> None:
         """Add up the values of equal coordinates."""
