@@ -56,9 +56,9 @@ def closed(sock):
         return True
 
 
-#: (who listens, what a stranger says); on open servers libzmq waits for ever for one that begins as ZMTP 1.0 did
+#: (who listens, what a stranger says): nothing, the beginning of ZMTP 1.0, of 2.0 and of 3.0
 BEGINNINGS = [
-    *[("daemon", said) for said in (b"", b"\xff\x00\x00")],
+    *[("daemon", said) for said in (b"", b"r", b"\x01\x00", b"\xff\x00\x00", b"\xff" + bytes(8) + b"\x7f\x01")],
     *[("worker", said) for said in (b"", b"r", b"rgpu1", b"\xff\x00\x00")],
 ]
 

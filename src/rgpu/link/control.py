@@ -84,7 +84,10 @@ class ControlServer:
         end = time.monotonic() + patience
         while True:
             self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
-            curve.as_server(self._socket, self._keys)
+            if self._keys is None:
+                curve.as_open(self._socket)
+            else:
+                curve.as_server(self._socket, self._keys)
             try:
                 self._socket.bind(uri)
                 break

@@ -78,6 +78,13 @@ def as_server(sock: zmq.Socket, keys: ServerKeys | None) -> None:
         sock.setsockopt(zmq.CURVE_SECRETKEY, keys.pair.secret.encode())
 
 
+def as_open(sock: zmq.Socket) -> None:
+    """Before ``bind``: everybody enters, but in ZeroMQ's present protocol. Of older ones libzmq waits for the rest of a
+    handshake for ever, unless somebody is to be asked who may enter."""
+    sock.setsockopt(zmq.ZAP_DOMAIN, gate.open(sock.context, None).encode())
+    sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
 def user_of(frame: zmq.Frame) -> str:
     """The key behind a received frame; empty where the socket asks for none."""
     try:
@@ -91,12 +98,12 @@ class Gate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._judges: dict[str, Callable[[str], bool]] = {}
+        self._judges: dict[str, Callable[[str], bool] | None] = {}
         self._context: zmq.Context | None = None
         self._count = 0
 
-    def open(self, context: zmq.Context, allows: Callable[[str], bool]) -> str:
-        """A new domain, guarded by ``allows(public key)``."""
+    def open(self, context: zmq.Context, allows: Callable[[str], bool] | None) -> str:
+        """A new domain, guarded by ``allows(public key)``; None: open to those who have no key."""
         with self._lock:
             if self._context is not context:
                 sock = context.socket(zmq.REP)
@@ -115,13 +122,17 @@ class Gate:
                 sock.send_multipart(self._judge(sock.recv_multipart()))
 
     def _judge(self, request: list[bytes]) -> list[bytes]:
-        version, number, user = b"1.0", request[1] if len(request) > 1 else b"", b""
-        if len(request) == 7 and request[0] == version and request[5] == b"CURVE" and len(request[6]) == 32:
-            key = z85.encode(request[6])
-            allows = self._judges.get(request[2].decode("ascii", "replace"))
-            if allows is not None and allows(key.decode()):
-                user = key
-        status = [b"200", b"OK", user] if user else [b"400", b"this key may not enter", b""]
+        version, number, user, enters = b"1.0", request[1] if len(request) > 1 else b"", b"", False
+        if len(request) >= 6 and request[0] == version:
+            domain, mechanism = request[2].decode("ascii", "replace"), request[5]
+            allows = self._judges.get(domain)
+            if mechanism == b"CURVE" and len(request) == 7 and len(request[6]) == 32:
+                key = z85.encode(request[6])
+                if allows is not None and allows(key.decode()):
+                    user, enters = key, True
+            elif mechanism == b"NULL":
+                enters = domain in self._judges and allows is None
+        status = [b"200", b"OK", user] if enters else [b"400", b"this key may not enter", b""]
         return [version, number, *status, b""]
 
 
