@@ -192,6 +192,22 @@ def test_libraries_find_no_attributes_of_other_kinds_of_arrays(cp):
         assert not hasattr(a, name), name
 
 
+def test_the_ends_of_a_slice_may_be_on_the_device(cp):
+    """As CuPy takes them, by int(): scikit-learn's PCA cuts its components so."""
+    a = cp.arange(10)
+    for end in range(3, 6):
+        n = cp.asarray(end)
+        same(a[:n], np.arange(10)[:end])
+        same(a.reshape(2, 5)[cp.array([1, 0]), :n], np.arange(10).reshape(2, 5)[[1, 0], :end])
+        same(a[1.5 : n + 0.5], np.arange(10)[1:end])
+    b = cp.zeros(4, int)
+    for end in range(3):
+        b[: cp.asarray(end)] = end
+    same(b, [2, 2, 0, 0])
+    with pytest.raises(TypeError, match="must be int or None"):
+        a[cp.arange(2) :]
+
+
 def test_a_large_array_is_printed_without_being_fetched(cp):
     a = cp.arange(1_000_000).reshape(1000, 1000)
     before = cp.stats()["bytes_received"]

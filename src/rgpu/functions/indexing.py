@@ -54,15 +54,12 @@ def getitem(array: Remote, index: Any) -> Any:
     if key is not None:
         try:
             found = views.recall(key)
-        except TypeError:  # a slice of arrays
-            key = None
-        else:
             if found is not None:
                 return views.make(array, *found)
             found = layouts.view_of_shadow(array._metadata.shadow[_ending(index)])
             return views.make(array, *views.remember(key, found))
-    if type(index) in _BASIC or (type(index) is tuple and all(type(i) in _BASIC for i in index)):
-        return _basic(array, index)
+        except TypeError:  # a slice of what is no integer, an array of the device for one
+            return _basic(array, tuple(_parse(array, index)[0]))
     if _names_fields(array, index):
         return _basic(array, index)
     parts, basic = _parse(array, index)
@@ -258,7 +255,11 @@ def _parse(array: Remote, index: Any) -> tuple[list, bool]:
         if item is None or item is Ellipsis or isinstance(item, str):
             parts.append(item)
         elif isinstance(item, slice):
-            parts.append(slice(*[_index(x) for x in (item.start, item.stop, item.step)]))
+            try:
+                parts.append(slice(*[_index(x) for x in (item.start, item.stop, item.step)]))
+            except TypeError:
+                what = f"slice.start, stop and step must be int or None or have __index__ method: {item}"
+                raise TypeError(what) from None
         elif isinstance(item, bool | np.bool_):
             parts.append(np.asarray(item))
             basic = False
@@ -350,11 +351,13 @@ def _axes(part: Any) -> int:
 
 
 def _index(x: Any) -> Any:
+    """An end of a slice. CuPy takes what int() takes: numbers with a fraction, arrays of one element (and waits for them)."""
     if x is None or type(x) is int:
         return x
-    if isinstance(x, Remote):
-        x = dispatch.ndarray.get(x)
-    return operator.index(x)
+    try:
+        return operator.index(x)
+    except TypeError:
+        return int(x)
 
 
 def _result_shape(shape: tuple, parts: list) -> tuple | None:
