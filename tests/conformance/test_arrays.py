@@ -203,7 +203,7 @@ def test_the_ends_of_a_slice_may_be_on_the_device(cp):
     b = cp.zeros(4, int)
     for end in range(3):
         b[: cp.asarray(end)] = end
-    same(b, [2, 2, 0, 0])
+    same(b, np.array([2, 2, 0, 0]))
     with pytest.raises(TypeError, match="must be int or None"):
         a[cp.arange(2) :]
 

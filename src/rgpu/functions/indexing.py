@@ -351,7 +351,7 @@ def _axes(part: Any) -> int:
 
 
 def _index(x: Any) -> Any:
-    """An end of a slice. CuPy takes what int() takes: numbers with a fraction, arrays of one element (and waits for them)."""
+    """An end of a slice. CuPy takes what int() takes: fractions, and arrays of one element (it waits for those)."""
     if x is None or type(x) is int:
         return x
     try:
