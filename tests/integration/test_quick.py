@@ -17,11 +17,11 @@ from rgpu.wire import codec, ops
 
 sent = []
 stream = pool.current_stream()
-post = stream.connection.post
+post = stream._post
 def spy(frames, *rest):
     sent.extend(codec.unpack(frames[0])[1])
     return post(frames, *rest)
-stream.connection.post = spy
+stream._post = spy
 
 a, b, m = cp.arange(12.0).reshape(3, 4), cp.ones((3, 4)), cp.ones((4, 5))
 i8, flags = cp.arange(6, dtype="i1"), cp.arange(4) > 1
