@@ -167,3 +167,13 @@ def test_a_function_takes_the_trend_out_of_segments():
             found = getattr(scipy_like, name)(*given, fs=2.0, detrend=trendless(cp, axis), axis=axis, **options)
             for one, other in zip((*grids, np.moveaxis(expected, 1, to)), found, strict=True):
                 np.testing.assert_allclose(other.get(), one, rtol=1e-9, atol=1e-12, err_msg=f"{name} {axis}")
+
+
+def test_a_window_is_a_name_a_tuple_or_a_number():
+    from rgpu.cupyx.scipy.signal import get_window
+
+    np.testing.assert_allclose(get_window(("kaiser", 8.0), 9).get(), scipy_signal.get_window(("kaiser", 8.0), 9))
+    np.testing.assert_allclose(get_window(4.0, 9).get(), scipy_signal.get_window(4.0, 9))
+    for wrong in ({"hann"}, ["hann"], None):
+        with pytest.raises(ValueError, match="window type"):
+            get_window(wrong, 8)

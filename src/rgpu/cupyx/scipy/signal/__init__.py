@@ -11,7 +11,7 @@ import numpy as np
 from rgpu import surface
 from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy import _objects, _table
-from rgpu.cupyx.scipy.signal import _segments
+from rgpu.cupyx.scipy.signal import _segments, windows
 from rgpu.functions import dispatch
 
 
@@ -22,6 +22,7 @@ class BadCoefficients(UserWarning):
 _objects.fill(globals(), "signal")
 _table.fill(globals(), "signal")
 globals().update({name: _segments.with_functions(name, globals()[name]) for name in _segments.NAMES})
+get_window = windows.get_window
 _filtfilt, _place_poles = globals()["filtfilt"], globals()["place_poles"]
 
 
