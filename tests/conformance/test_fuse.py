@@ -227,3 +227,11 @@ def test_without_kernels_the_results_are_the_same(monkeypatch):
         total, _ = rgpu.vectorize(both)(rgpu.arange(3, dtype="f4"), rgpu.ones(3, "f4"))
         assert (total.dtype, total.tolist()) == (np.float32, [1, 2, 3])
         rgpu.close()
+
+
+def test_whole_slices(cp, monkeypatch):
+    patience(monkeypatch, 9)
+    fused = cp.fuse(lambda x: x[::1] + x[:, ::-1])
+    np.testing.assert_array_equal(fused(cp.asarray(X)).get(), X + X[:, ::-1])
+    with pytest.raises(NotImplementedError, match="full range"):
+        cp.fuse(lambda x: x[::2])(cp.asarray(X))

@@ -17,6 +17,7 @@ from rgpu.client.meta import broadcast, fresh
 from rgpu.functions.recording import StandIn, recording
 from rgpu.wire.functions import BY_NAME
 
+_FULL = {(None, None, step) for step in (None, 1, -1)}
 _SCALARS = (bool, int, float, complex, np.generic)
 _WEAK = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
 _REDUCTIONS = {"amax": "max", "amin": "min"} | {name: name for name in ("sum", "prod", "max", "min", "any", "all")}
@@ -189,7 +190,7 @@ class Recorder:
     def view(self, source: Traced, index: Any) -> Traced:
         parts = index if isinstance(index, tuple) else (index,)
         for x in parts:
-            if isinstance(x, slice) and x not in (slice(None), slice(None, None, -1)):
+            if isinstance(x, slice) and (x.start, x.stop, x.step) not in _FULL:
                 raise Refused(NotImplementedError(
                     "Only full range ``x[::]`` or reverse ``x[::-1]`` is supported for basic slicing in CuPy fusion."
                 ))  # fmt: skip
