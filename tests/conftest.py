@@ -30,6 +30,7 @@ def pytest_addoption(parser):
         "--backend", choices=("cpu", "cupy"), default="cpu", help="the devices of the conformance tests' servers"
     )
     parser.addoption("--kills", type=int, default=4, help="how often chaos/test_redundancy kills a worker")
+    parser.addoption("--soak", type=float, default=6.0, help="for how many seconds chaos/test_soak goes on")
     parser.addoption("--cuts", type=int, default=2, help="how often chaos/test_packets cuts the link for a while")
 
 

@@ -17,8 +17,8 @@ from tests.support.servers import Server
 class Daemon(Server):
     """A server of one cpu device unless the arguments say otherwise; ``client`` asks it."""
 
-    def __init__(self, *arguments):
-        super().__init__("cpu:1", "test", *arguments)
+    def __init__(self, *arguments, **popen):
+        super().__init__("cpu:1", "test", *arguments, **popen)
         self.address = parse_address(self.address)
         self.client = DaemonClient(self.address)
 

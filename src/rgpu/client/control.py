@@ -57,6 +57,10 @@ _REFUSALS: dict[str, type[RgpuError]] = {
 }
 
 
+#: what must not be said twice when nobody knows whether it was heard: the second lease would find no room
+_ONCE = (control.Request,)
+
+
 @dataclass(frozen=True)
 class ServerInfo:
     """A server's answer to hello."""
@@ -194,7 +198,16 @@ class DaemonClient:
 
     def _ask(self, request: type, expected: Any, *fields: Any, timeout: float | None = None) -> Any:
         body = pack(request.encode(*fields))
-        answer = Control.decode(unpack(self._link.request(body, timeout)))
+        try:
+            data = self._link.request(body, timeout)
+        except ServerUnavailable as error:
+            if error.reason != "closed" or request in _ONCE:
+                raise
+            try:  # a connection that broke says nothing about its server
+                data = self._link.request(body, timeout)
+            except ServerUnavailable as again:
+                raise error if again.reason == "refused" else again from None  # it has stopped
+        answer = Control.decode(unpack(data))
         kinds = expected if isinstance(expected, tuple) else (expected,)
         if isinstance(answer, tuple(kind.Record for kind in kinds)):
             return answer
