@@ -1,6 +1,7 @@
 """Leases over the servers of a registry: granted in one transaction, fenced, queued for, given back; etcd is real."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -60,6 +61,10 @@ def books(client):
 
 def held(client):
     return [name for leases in books(client).values() for name in leases]
+
+
+def rgpu_smi(etcd, *arguments):
+    return program("rgpu.smi", launcher=("-m",), arguments=arguments, RGPU_REGISTRY=etcd.url, RGPU_SERVERS="").stdout
 
 
 @contextlib.contextmanager
@@ -141,6 +146,12 @@ def test_whoever_waits_is_told_the_place_and_woken_at_once(etcd, client, servers
             pass  # the free device is the first waiter's: who comes later does not pass
         time.sleep(0.5)
         assert not got and len(client.read(directory.QUEUE)) == 1
+        shown = rgpu_smi(etcd)
+        assert shown.count("Queue:") == 1 and shown.count("2 devices, 64MiB") == 1, shown
+        row = next(line for line in shown.splitlines() if "2 devices, 64MiB" in line)
+        assert str(os.getpid()) in row and "registry" in row
+        for server in json.loads(rgpu_smi(etcd, "--json"))["servers"]:
+            assert [(one["position"], one["count"]) for one in server["queue"]] == [(1, 2)]
         given = time.monotonic()
     thread.join(20)
     assert got and got[0] - given < 2.0

@@ -7,6 +7,8 @@ server stays the authority over its own devices.
 
 from __future__ import annotations
 
+from typing import Any
+
 from rgpu import tokens
 from rgpu.config import Address, ClientConfig
 from rgpu.errors import ConfigError
@@ -25,6 +27,16 @@ def servers(settings: ClientConfig) -> tuple[Address | str, ...]:
 
         return known(directory.servers(settings.registry, settings.connect_timeout), settings.registry)
     return tokens.servers()
+
+
+def queue(settings: ClientConfig, timeout: float) -> list[dict[str, Any]]:
+    """Who waits for devices of the registry, first whoever is served first (``grants.queue``); nobody where it is not
+    used. Raises RegistryUnavailable."""
+    if not used(settings):
+        return []
+    from rgpu.registry import grants
+
+    return grants.queue(settings.registry, timeout)
 
 
 def used(settings: ClientConfig) -> bool:

@@ -1,7 +1,8 @@
 """Devices of several servers at once: one transaction over the books of all of them, and the queue before it.
 
     /rgpu/v1/books/HOST:PORT    {"leases": {NAME: {"user", "parts", "compute"}}, "drawn": [...], "load": [...], ...}
-    /rgpu/v1/queue/TICKET       {"user", "count", "memory", "fraction", "compute", "filters", "placement", "places"}
+    /rgpu/v1/queue/TICKET       {"user", "host", "pid", "since", "count", "memory", "fraction", "compute", "filters",
+                                 "placement", "places"}
 
 A grant is written into each server's book only while the book is as it was when the devices were chosen, so no two
 askers get the same part of a device. Its revision is the fence: a server gives the devices to whoever shows the
@@ -13,17 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import platform
 import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rgpu.config import parse_address
 from rgpu.errors import ConfigError, RegistryUnavailable, ServerBusy
 from rgpu.leases.filters import parse_filters
-from rgpu.leases.fleet import Decision, Held, Listed, Place, decide, listed
-from rgpu.leases.queue import Waiting
+from rgpu.leases.fleet import Decision, Held, Listed, Place, decide, listed, shares, weights
+from rgpu.leases.queue import Waiting, in_order
 from rgpu.leases.terms import Terms
 from rgpu.registry.directory import BOOKS, PREFIX, QUEUE, SERVERS
 from rgpu.registry.etcd import Entry, Etcd
@@ -124,6 +128,38 @@ def _waiting(ticket: str, entry: Entry, numbers: Mapping[str, int]) -> Waiting:
     return Waiting(bytes.fromhex(ticket), str(wish["user"]), entry.created, terms)
 
 
+def queue(url: str, timeout: float) -> list[dict[str, Any]]:
+    """Who waits in the registry, first whoever is served first; ``servers``: of which ones (empty: of any).
+
+    Raises RegistryUnavailable.
+    """
+    etcd = Etcd(url, timeout)
+    try:
+        _, entries = etcd.snapshot(PREFIX)
+    finally:
+        etcd.close()
+    seen = Reader().picture(entries)
+    rows = []
+    for number, one in enumerate(in_order(seen.queue, shares(seen.servers), weights(seen.servers)), 1):
+        wish = entries[QUEUE + one.ticket.hex()].value
+        since = wish.get("since")
+        rows.append(
+            {
+                "ticket": hashlib.sha256(one.ticket).hexdigest()[:16],
+                "position": number,
+                "user": one.user,
+                "host": str(wish.get("host", "?")),
+                "pid": wish["pid"] if type(wish.get("pid")) is int else 0,
+                "count": one.item.count,
+                "memory": one.item.memory,
+                "compute": one.item.compute,
+                "waited": max(0.0, time.time() - since) if isinstance(since, int | float) else None,
+                "servers": sorted({str(place).rpartition("/")[0] for place in wish["places"]}),
+            }
+        )
+    return rows
+
+
 class Asker:
     """Asks the registry for devices, for one user; ``told`` hears of the place in the queue. ``shown(servers)``: the
     positions of the devices that may be used (None: all). Not thread-safe. ``mirror``: a copy that is kept already."""
@@ -147,6 +183,7 @@ class Asker:
         self._queued = 0  # the lease of the place in the queue
         self._keep_at = 0.0
         self._said = ""
+        self._since = time.time()  # shown to people on other hosts; nothing is decided by it
 
     def skip(self, address: str) -> None:
         """A server that did not answer is not asked for again."""
@@ -270,7 +307,8 @@ class Asker:
         positions = self._shown(seen.servers)
         every = [f"{server.address}/{device}" for server in seen.servers for device in range(len(server.facts))]
         wish = {
-            "user": self._user, "count": terms.count, "memory": terms.memory, "fraction": terms.fraction,
+            "user": self._user, "host": platform.node(), "pid": os.getpid(), "since": self._since,
+            "count": terms.count, "memory": terms.memory, "fraction": terms.fraction,
             "compute": terms.compute, "filters": [str(one) for one in terms.filters], "placement": terms.placement,
             "places": [] if positions is None else [every[position] for position in positions],
         }  # fmt: skip

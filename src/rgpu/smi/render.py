@@ -173,16 +173,19 @@ def _ends(lease: Entry) -> str:
 
 
 def _queue(servers: Servers) -> list[str]:
-    rows = [
-        _line(
-            f"  {one.get('position', number):>3}  {fit(str(one.get('user', '?')), 12):<12}  "
-            f"{fit(str(one.get('host', '?')), 16):<16} {one.get('pid', 0):>8}  {fit(_wanted(one), 22)}",
-            f"{server['name']}  {duration(one.get('waited'))} ",
-        )
-        for server in servers
-        for number, one in enumerate(server.get("queue") or (), 1)
-    ]
-    return _box("Queue", "    #  User          Client host           PID  Wants", "Server  Waiting ", rows)
+    """Whoever waits in the registry waits for several servers, and has one row."""
+    rows = {}
+    for server in servers:
+        for number, one in enumerate(server.get("queue") or (), 1):
+            place = f"{server['address']}#{number}" if one.get("ticket") is None else one["ticket"]
+            name = "registry" if place in rows else server["name"]
+            rows[place] = _line(
+                f"  {one.get('position', number):>3}  {fit(str(one.get('user', '?')), 12):<12}  "
+                f"{fit(str(one.get('host', '?')), 16):<16} {one.get('pid', 0):>8}  {fit(_wanted(one), 22)}",
+                f"{name}  {duration(one.get('waited'))} ",
+            )
+    left, right = "    #  User          Client host           PID  Wants", "Server  Waiting "
+    return _box("Queue", left, right, list(rows.values()))
 
 
 def _box(title: str, left: str, right: str, rows: list[str]) -> list[str]:

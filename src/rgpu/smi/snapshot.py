@@ -19,7 +19,7 @@ from typing import Any
 import rgpu.config as config
 from rgpu import registry, tokens
 from rgpu.config import Address
-from rgpu.errors import ConfigError, RgpuError, ServerUnavailable
+from rgpu.errors import ConfigError, RegistryUnavailable, RgpuError, ServerUnavailable
 from rgpu.link.control import ControlClient
 from rgpu.wire import control
 from rgpu.wire.codec import pack, unpack
@@ -45,6 +45,10 @@ def take(addresses: Iterable[Address], timeout: float = ANSWER_SECONDS) -> list[
 
     deadline = time.monotonic() + timeout + _SLACK
     threads = [threading.Thread(target=work, args=(address,), daemon=True) for address in addresses]
+    settings, waiting = config.load_client(), []
+    if registry.used(settings):
+        look = lambda: waiting.extend(_waiting(settings, timeout))  # noqa: E731
+        threads.append(threading.Thread(target=look, daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -52,12 +56,24 @@ def take(addresses: Iterable[Address], timeout: float = ANSWER_SECONDS) -> list[
     late = {"error": "did not answer within the time limit", "reason": "no-answer"}
     servers = [printable(answers.get(address) or _entry(address) | late) for address in addresses]
     _last_answers(servers)
+    for row in printable(waiting):
+        for server in servers:
+            if server["reachable"] and (not row["servers"] or server["address"] in row["servers"]):
+                server.setdefault("queue", []).append(row)
     ordinal = 0
     for server in servers:
         for device in server["devices"]:
             device["pool_index"] = ordinal
             ordinal += 1
     return servers
+
+
+def _waiting(settings: config.ClientConfig, timeout: float) -> list[Entry]:
+    """The queue in the registry, in which one row stands for each server that it waits for."""
+    try:
+        return registry.queue(settings, timeout)
+    except RegistryUnavailable:  # what the servers say is shown all the same
+        return []
 
 
 def ask(address: Address, timeout: float = ANSWER_SECONDS) -> Entry:

@@ -292,10 +292,19 @@ function who(user) {
 
 // Queue
 
-const queueOf = (state) => state.servers.flatMap((server) => {
-  const waiting = server.queue ?? Array.from({ length: server.waiting ?? 0 }, (_, i) => ({ position: i + 1 }));
-  return waiting.map((one, i) => ({ ...one, server, key: `${server.name}/${one.id ?? one.pid ?? ""}/${i}`, position: one.position ?? i + 1 }));
-});
+// Whoever waits in the registry waits for several servers: one row.
+const queueOf = (state) => {
+  const rows = new Map();
+  for (const server of state.servers) {
+    const waiting = server.queue ?? Array.from({ length: server.waiting ?? 0 }, (_, i) => ({ position: i + 1 }));
+    waiting.forEach((one, i) => {
+      const key = one.ticket ?? `${server.name}/${one.id ?? one.pid ?? ""}/${i}`;
+      const place = rows.has(key) ? "registry" : server.name;
+      rows.set(key, { ...one, place, key, position: one.position ?? i + 1 });
+    });
+  }
+  return [...rows.values()];
+};
 
 function wanted(q) {
   const parts = [q.count && plural(q.count, "device"), q.memory && bytes(q.memory), q.compute && `${Math.round(100 * q.compute)} %`];
@@ -306,7 +315,7 @@ const QUEUE_COLUMNS = [
   { title: "Position", value: (q) => q.position, number: true },
   { title: "User", value: (q) => q.user ?? null, text: String },
   { title: "Client", value: (q) => (q.host ? `${q.host} · ${q.pid ?? ""}` : null), text: String },
-  { title: "Server", value: (q) => q.server.name },
+  { title: "Server", value: (q) => q.place },
   { title: "Program", value: (q) => q.program ?? null, text: (v) => v.split("/").pop() },
   { title: "Wants", value: wanted, text: String },
   { title: "Waiting", value: (q) => q.waited ?? null, text: duration, number: true },
