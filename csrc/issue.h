@@ -30,6 +30,7 @@ struct issue {
     PyObject *outside; /* (file name) -> whether it is the user's */
     PyObject *place_of; /* (frame) -> the user's line further out, (code, instruction) or None */
     PyObject *method;  /* types.MethodType */
+    PyObject *constants; /* a tuple of objects that are told apart by identity and never change */
     PyTypeObject *array, *remote, *queue, *quick, *places; /* array: the class whose instances are looked at */
     PyObject *name_nbytes, *name_filename, *name_flush_batch, *name_expect;
     descrgetfunc lasti_get;
@@ -62,8 +63,9 @@ typedef struct {
     uint64_t handle, total; /* total: commands queued when it was freed */
 } freed;
 
-typedef struct {
+typedef struct Queue {
     PyObject_HEAD
+    struct Queue *next; /* of those that were current for some thread */
     unsigned char *bytes;
     size_t used, room;
     place *places;
@@ -71,7 +73,7 @@ typedef struct {
     freed *freed;
     size_t nfreed, freed_room;
     uint64_t number, total, replayed; /* total: commands ever queued; replayed: those that left as repetitions */
-    char direct, armed, check, dead, replay;
+    char direct, armed, check, dead, replay, listed;
     struct replays *replays;
 } Queue;
 
@@ -92,7 +94,7 @@ typedef struct {
     PyObject *slow, *dict;
     entry **entries;
     size_t room, count;
-    char numbers, anywhere, itself;
+    char numbers, anywhere, itself, here; /* here: no arrays, on the current device */
 } Quick;
 
 /* issue_queue.c */
@@ -102,6 +104,8 @@ unsigned char *command_begin(Queue *q, size_t size); /* room for one more comman
 void command_end(Queue *q, size_t size, PyObject *code, int instruction);
 void queue_free_handle(Queue *q, uint64_t handle, int small);     /* never raises */
 int is_queue(PyObject *x);
+void queue_list(Queue *q);           /* from now on `queue_numbered` finds it, until it is gone */
+Queue *queue_numbered(uint64_t number); /* borrowed, or NULL */
 PyObject *find_place(int *instruction); /* the user's line: a new reference to its code, or NULL */
 extern PyType_Spec queue_spec, places_spec;
 

@@ -218,24 +218,24 @@ static PyObject *next_handle(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(no
     return PyLong_FromUnsignedLongLong(++last_handle);
 }
 
-static PyObject *set_current(PyObject *Py_UNUSED(module), PyObject *number)
+static PyObject *set_current(PyObject *Py_UNUSED(module), PyObject *queue)
 {
-    current = PyLong_AsUnsignedLongLong(number);
-    if (PyErr_Occurred())
-        return NULL;
+    current = is_queue(queue) ? ((Queue *)queue)->number : 0;
+    if (current)
+        queue_list((Queue *)queue);
     Py_RETURN_NONE;
 }
 
 static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *named)
 {
-    static char *words[] = {"arm", "learn", "outside", "place_of", "array", NULL};
-    PyObject *arm = NULL, *learn = NULL, *outside = NULL, *place_of = NULL, *array = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "|OOOOO!:configure", words, &arm, &learn, &outside, &place_of,
-                                     &PyType_Type, &array))
+    static char *words[] = {"arm", "learn", "outside", "place_of", "array", "constants", NULL};
+    PyObject *arm = NULL, *learn = NULL, *outside = NULL, *place_of = NULL, *array = NULL, *constants = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "|OOOOO!O!:configure", words, &arm, &learn, &outside, &place_of,
+                                     &PyType_Type, &array, &PyTuple_Type, &constants))
         return NULL;
-    PyObject **targets[] = {&the.arm, &the.learn, &the.outside, &the.place_of, (PyObject **)&the.array};
-    PyObject *given[] = {arm, learn, outside, place_of, array};
-    for (int i = 0; i < 5; i++)
+    PyObject **targets[] = {&the.arm, &the.learn, &the.outside, &the.place_of, (PyObject **)&the.array, &the.constants};
+    PyObject *given[] = {arm, learn, outside, place_of, array, constants};
+    for (int i = 0; i < 6; i++)
         if (given[i]) {
             PyObject *before = *targets[i];
             Py_INCREF(given[i]);
@@ -247,10 +247,10 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
 
 static PyMethodDef functions[] = {
     {"next_handle", next_handle, METH_NOARGS, "A handle that no other array of the process has."},
-    {"set_current", set_current, METH_O, "The number of the queue of this thread's current device (0: none)."},
+    {"set_current", set_current, METH_O, "The queue of this thread's current device (None: there is none)."},
     {"set_operator", set_operator, METH_VARARGS, "(name, Quick): what the array type's operator calls."},
     {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS,
-     "What of Python is called: arm(), learn(arrays, numbers, result), outside(file), place_of(frame); the array class."},
+     "What of Python is called: arm(), learn(arrays, numbers, result), outside(file), place_of(frame); the array class; constants."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -300,9 +300,33 @@ static PyObject *queue_refuse(Queue *q, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
+static Queue *listed;
+
+void queue_list(Queue *q)
+{
+    if (q->listed)
+        return;
+    q->listed = 1;
+    q->next = listed;
+    listed = q;
+}
+
+Queue *queue_numbered(uint64_t number)
+{
+    Queue *q = listed;
+    while (q && q->number != number)
+        q = q->next;
+    return q;
+}
+
 static void queue_dealloc(Queue *q)
 {
     PyTypeObject *type = TYPE(q);
+    for (Queue **at = &listed; q->listed && *at; at = &(*at)->next)
+        if (*at == q) {
+            *at = q->next;
+            break;
+        }
     for (size_t i = 0; i < q->count; i++)
         Py_XDECREF(q->places[i].code);
     PyMem_Free(q->places);

@@ -16,6 +16,7 @@ typedef struct {
     Remote *arrays[ARRAYS];
     PyObject *numbers[NUMBERS];
     int nwords, nkept, narrays, nnumbers;
+    Queue *queue;
 } signature;
 
 enum { OUT, HANDLE, ROOT, OFFSET, NUMBER }; /* what stands in a hole: 9 bytes, the encoding's mark and 8 more */
@@ -102,6 +103,15 @@ static int sign_array(signature *s, Remote *x)
     return sign_object(s, x->meta, IS_META);
 }
 
+static int is_constant(PyObject *x)
+{
+    Py_ssize_t count = the.constants ? PyTuple_Size(the.constants) : 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (PyTuple_GetItem(the.constants, i) == x)
+            return 1;
+    return 0;
+}
+
 /* Adds what an argument says; -1 where it is one that has to be looked at each time. */
 static int sign(signature *s, PyObject *x, const Quick *quick, int depth)
 {
@@ -140,7 +150,7 @@ static int sign(signature *s, PyObject *x, const Quick *quick, int depth)
                 return -1;
         return 0;
     }
-    if (PyUnicode_CheckExact(x) || (quick->itself && !depth && !s->nwords) || PyType_Check(x))
+    if (PyUnicode_CheckExact(x) || (quick->itself && !depth && !s->nwords) || PyType_Check(x) || is_constant(x))
         return sign_object(s, x, IS_OBJECT);
     return -1;
 }
@@ -155,9 +165,12 @@ static int sign_call(signature *s, const Quick *quick, PyObject *const *args, Py
     for (Py_ssize_t i = 0; i < named; i++)
         if (sign_object(s, PyTuple_GetItem(names, i), IS_TUPLE) || sign(s, args[nargs + i], quick, 0))
             return -1;
-    if (!s->narrays || !is_queue(s->arrays[0]->stream))
+    if (quick->here ? s->narrays : !s->narrays || !is_queue(s->arrays[0]->stream))
+        return -1; /* what an array says beyond its layout is no part of a signature */
+    s->queue = quick->here ? queue_numbered(current) : (Queue *)s->arrays[0]->stream;
+    if (!s->queue)
         return -1;
-    WORD(((Queue *)s->arrays[0]->stream)->number);
+    WORD(s->queue->number);
     return 0;
 }
 
@@ -416,12 +429,12 @@ static void learn(Quick *quick, const signature *s, PyObject *result)
         *at = e;
         quick->count++;
     }
-    if (!e->keep || e->returns != UNKNOWN || ++e->tries > TRIES)
+    if (!e->keep || e->returns != UNKNOWN || ++e->tries > TRIES || (quick->here && Py_TYPE(result) != the.array))
         return;
     PyObject *arrays = list_of((PyObject *const *)s->arrays, s->narrays);
     PyObject *numbers = list_of(s->numbers, s->nnumbers);
     PyObject *lesson =
-        arrays && numbers ? PyObject_CallFunctionObjArgs(the.learn, arrays, numbers, result, NULL) : NULL;
+        arrays && numbers ? PyObject_CallFunctionObjArgs(the.learn, arrays, numbers, result, s->queue, NULL) : NULL;
     Py_XDECREF(arrays);
     Py_XDECREF(numbers);
     entry **still = quick->room ? find(quick, s, hash) : NULL; /* Python ran: others may have been here */
@@ -437,7 +450,7 @@ PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject
     signature s;
     if (sign_call(&s, quick, args, nargs, names))
         return call_slow(quick->slow, args, nargs, names);
-    Queue *q = (Queue *)s.arrays[0]->stream;
+    Queue *q = s.queue;
     if (!q->direct || (q->number != current && !quick->anywhere))
         return call_slow(quick->slow, args, nargs, names);
     if (quick->count) {
@@ -469,10 +482,10 @@ static PyObject *quick_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED
 
 static PyObject *quick_new(PyTypeObject *type, PyObject *args, PyObject *named)
 {
-    static char *words[] = {"slow", "numbers", "anywhere", "itself", NULL};
+    static char *words[] = {"slow", "numbers", "anywhere", "itself", "here", NULL};
     PyObject *slow;
-    int numbers = 0, anywhere = 0, itself = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "O|ppp:Quick", words, &slow, &numbers, &anywhere, &itself))
+    int numbers = 0, anywhere = 0, itself = 0, here = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "O|pppp:Quick", words, &slow, &numbers, &anywhere, &itself, &here))
         return NULL;
     Quick *quick = (Quick *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!quick)
@@ -483,6 +496,7 @@ static PyObject *quick_new(PyTypeObject *type, PyObject *args, PyObject *named)
     quick->numbers = (char)numbers;
     quick->anywhere = (char)anywhere;
     quick->itself = (char)itself;
+    quick->here = (char)here;
     return (PyObject *)quick;
 }
 

@@ -41,6 +41,11 @@ def line(k):
     jj = a == b; kk = i8 % 3; ll = 2 ** i8; mm = divmod(a, 2)[1]; nn = a[a > 3]; oo = cp.sum(z, axis=1)
     pp = a.astype("f4"); qq = a.ravel(); rr = b.copy(); rr[0] = k; rr[:, 1] += 2; ss = ~flags
     tt = a.transpose(1, 0) + 0
+    uu = cp.zeros((2, 3)); vv = cp.ones(4, cp.int8); ww = cp.zeros(5, np.dtype("f4"), "F"); xx = cp.empty((2, 2), "f4")
+    xx[:] = k; yy = a.astype(np.dtype("f4")); zz = cp.zeros(k + 1); zz += 1; uu += k
+    ab = cp.zeros(i8[k % 6 : k % 6 + 1]); ac = cp.empty((0, k)); ad = cp.zeros((), bool)
+    with cp.cuda.Device(1):
+        results.append([cp.zeros(3).device.id, cp.ones(2).sum().item()])
     for n, found in sorted(locals().items()):
         if isinstance(found, cp.ndarray):
             results.append([n, type(found).__name__, found.dtype.str, list(found.shape), list(found.strides),
@@ -53,7 +58,8 @@ except ValueError as error:
     results.append(str(error))
 known = 0
 if _core.issue is not None:
-    known = [cp.sum.known, type(a).sum.known, type(a).reshape.known, cp.clip.known, type(double).__call__.known]
+    known = [cp.sum.known, type(a).sum.known, type(a).reshape.known, cp.clip.known, type(double).__call__.known,
+             cp.zeros.known, cp.ones.known, cp.empty.known]
 shown = [c for c in sent if c[0] not in (ops.Free.tag, ops.Read.tag)]
 print(json.dumps([known, results, json.loads(json.dumps(shown, default=repr))]))
 """

@@ -49,7 +49,7 @@ from rgpu.errors import (
 
 on_attach: list[Callable[[CommandStream], None]] = []  # told of each new session's stream
 
-_set_current = _core.issue.set_current if _core.issue is not None else lambda number: None
+_set_current = _core.issue.set_current if _core.issue is not None else lambda stream: None
 
 
 class Device:
@@ -483,7 +483,7 @@ def current_stream() -> CommandStream:
     stream = _thread.stream
     if stream is None or stream.closed:
         stream = _thread.stream = current().stream
-        _set_current(stream.number)
+        _set_current(stream)
     return stream
 
 
@@ -492,7 +492,7 @@ def use(device: Device) -> None:
     local = _thread
     local.device = device
     local.__dict__.pop("stream", None)  # leased when something is done on it
-    _set_current(0)
+    _set_current(None)
 
 
 def reset() -> None:

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from rgpu import _core
 from rgpu.client import failures
 from rgpu.wire import codec, ops, values
@@ -27,7 +29,7 @@ def quick(**how: bool) -> Callable[[Callable[..., Any]], Any]:
 
     ``numbers``: integers are alike in what they decide, those from 0 to 127 and the others of 32 bits;
     ``anywhere``: it works on its first array's device; ``itself``: the first argument is an object that decides
-    by its identity.
+    by its identity; ``here``: it takes no arrays and works on the current device.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -106,10 +108,9 @@ class _Template:
         return data, tuple(at)
 
 
-def learn(arrays: list, numbers: list, result: Any) -> tuple | None:
+def learn(arrays: list, numbers: list, result: Any, stream: Any) -> tuple | None:
     """How to repeat the call that was just made with these arrays and gave this result; None: not at all.
     (bytes, ((position, kind, index), ...), what it returns, layout, offset in the array, whether that counts)"""
-    stream = arrays[0]._stream
     if stream.noted is None or stream.noted[0] + (stream.check and result is not None) < stream.total:
         return None
     _, command, handle = stream.noted
@@ -120,7 +121,7 @@ def learn(arrays: list, numbers: list, result: Any) -> tuple | None:
         if result is not None and result is not arrays[0]:
             return None
         returns, meta, offset = (_NOTHING if result is None else _ITSELF), None, 0
-    elif type(result) is not type(arrays[0]) or result._handle != handle:
+    elif (arrays and type(result) is not type(arrays[0])) or result._handle != handle:
         return None
     else:
         returns, meta, offset = _FRESH, result._metadata, 0
@@ -143,4 +144,6 @@ def learn(arrays: list, numbers: list, result: Any) -> tuple | None:
 
 
 if _core.issue is not None:
-    _core.issue.configure(learn=learn, outside=failures.is_outside, place_of=failures.place_of)
+    # The dtypes of single numbers: there is one object of each, which nobody can change.
+    _dtypes = tuple(dict.fromkeys(np.dtype(char) for char in "?bBhHiIlLqQefdFD"))
+    _core.issue.configure(learn=learn, outside=failures.is_outside, place_of=failures.place_of, constants=_dtypes)

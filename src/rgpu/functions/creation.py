@@ -14,10 +14,12 @@ import numpy as np
 
 from rgpu.client import meta as layouts
 from rgpu.client import pool
+from rgpu.client.quick import note, quick
 from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.functions import dispatch, views
-from rgpu.wire import limits
+from rgpu.wire import limits, ops, values
+from rgpu.wire.functions import BY_NAME
 
 _NUMPY2 = int(np.__version__.split(".")[0]) > 1
 _INLINE = 4096  # bytes; larger arrays travel in frames of their own
@@ -223,6 +225,7 @@ def checked_dtype(dtype: Any) -> np.dtype:
     return dtype
 
 
+@quick(here=True)
 def empty(shape: Any, dtype: Any = float, order: str = "C") -> Any:
     """An array with undefined content."""
     return views.empty(_layout(shape, dtype, order), pool.current_stream())
@@ -236,16 +239,30 @@ def _layout(shape: Any, dtype: Any, order: Any) -> Any:
 def _filled(name: str, meta: Any, value: Any = None) -> Any:
     """zeros/ones are one command in C order; other orders and values fill an empty array."""
     if meta.c and value is None:
-        return dispatch.call_predicted(name, meta, meta.shape, meta.dtype)
+        return _noted(name, meta)
     result = views.empty(meta, pool.current_stream())
     result.fill({"zeros": 0, "ones": 1}[name] if value is None else value)
     return result
 
 
+def _noted(name: str, meta: Any) -> Any:
+    """A call that the layout decides, so that the next one like it is issued in C."""
+    stream, handle = pool.current_stream(), next_handle()
+    if meta.nbytes > stream.device.memory_total:
+        pool.refuse(meta.nbytes, stream.device)
+    arguments = [values.encode(x, lambda _: None) for x in (meta.shape, meta.dtype)]
+    command = ops.Call.encode(BY_NAME[name].id, [handle], arguments, {})
+    stream.submit_predicted(command, (handle,), (meta,))
+    note(stream, command, handle)
+    return dispatch.new(meta, stream, handle)
+
+
+@quick(here=True)
 def zeros(shape: Any, dtype: Any = float, order: str = "C") -> Any:
     return _filled("zeros", _layout(shape, dtype, order))
 
 
+@quick(here=True)
 def ones(shape: Any, dtype: Any = float, order: str = "C") -> Any:
     return _filled("ones", _layout(shape, dtype, order))
 

@@ -217,7 +217,9 @@ def empty(meta: Meta, stream: Any, cls: Any = None) -> Any:
         dispatch.pool.refuse(meta.nbytes, stream.device)
     handle = next_handle()
     strides = None if meta.c else meta.strides
-    stream.submit_predicted(ops.Empty.encode(handle, meta.wire, meta.shape, strides), (handle,), (meta,))
+    command = ops.Empty.encode(handle, meta.wire, meta.shape, strides)
+    stream.submit_predicted(command, (handle,), (meta,))
+    note(stream, command, handle)
     return dispatch.new(meta, stream, handle, cls)
 
 
