@@ -235,3 +235,12 @@ def test_whole_slices(cp, monkeypatch):
     np.testing.assert_array_equal(fused(cp.asarray(X)).get(), X + X[:, ::-1])
     with pytest.raises(NotImplementedError, match="full range"):
         cp.fuse(lambda x: x[::2])(cp.asarray(X))
+
+
+def test_copyto_casts_as_it_is_told(cp, monkeypatch):
+    patience(monkeypatch, 9)
+    x = cp.zeros(3, np.int32)
+    with pytest.raises(TypeError, match="same_kind"):
+        cp.fuse(lambda a, b: cp.copyto(a, b))(x, cp.ones(3))
+    cp.fuse(lambda a, b: cp.copyto(a, b, casting="unsafe"))(x, cp.full(3, 2.5))
+    assert x.tolist() == [2] * 3

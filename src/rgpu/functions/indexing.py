@@ -205,7 +205,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) ->
     """Copy values into ``dst``, broadcast, where the condition holds; any two devices."""
     recorder = recording.listener((dst,))
     if recorder is not None:
-        return recorder.copyto(dst, src, where)
+        return recorder.copyto(dst, src, where, casting)
     if not isinstance(dst, Remote):
         raise TypeError(f"Unsupported type {type(dst)}")
     if isinstance(src, bool | int | float | complex) and not isinstance(src, np.generic):

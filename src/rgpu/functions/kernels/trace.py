@@ -182,10 +182,13 @@ class Recorder:
             return self.ufunc(name, args, {})
         raise Unfusable(f"{name} in a fused function")
 
-    def copyto(self, target: Any, value: Any, where: Any = None) -> None:
+    def copyto(self, target: Any, value: Any, where: Any = None, casting: str = "unsafe") -> None:
+        node = self.node(value)
+        if node.weak is None and not np.can_cast(node.dtype, target.dtype, casting):
+            raise Unfusable("the dtypes do not match")  # said when the function runs as it is
         if where is not None:
-            value = self._where((where, value, target))
-        self._store(target, self.node(value), "unsafe")
+            node = self._where((where, value, target))._node
+        self._store(target, node, "unsafe")
 
     def view(self, source: Traced, index: Any) -> Traced:
         parts = index if isinstance(index, tuple) else (index,)
