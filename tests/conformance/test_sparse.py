@@ -83,6 +83,8 @@ def test_refusals_and_warnings_are_cupys():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         matrix[0, 1] = 6  # it is there now
+    assert matrix.getcol(0).format == matrix.tocsc().getrow(0).format == "csr"
+    assert matrix.tocsc().getcol(0).format == "csc"
     assert matrix[[3]].toarray().get().tolist() == [[0, 2]]  # positions count from the start again
     truths = sparse.coo_array((cp.array([True, True]), (cp.array([0, 0]), cp.array([1, 1]))), shape=(2, 3))
     assert truths.sum(axis=0).get().tolist() == [0, 1, 0] and truths.nnz == 2

@@ -436,7 +436,8 @@ class spmatrix(_spbase):  # noqa: N801 - CuPy's name
         return self.tocsr()[i, :]
 
     def getcol(self, j: int) -> Any:
-        return self.tocsr()[:, j]
+        compressed: Any = self if self.format == "csc" else self.tocsr()
+        return compressed[:, j]
 
 
 class sparray(_spbase):  # noqa: N801 - CuPy's name
