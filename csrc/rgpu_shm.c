@@ -134,7 +134,7 @@ static int shm_fd(rgpu_transport *base)
 
 static void shm_close(rgpu_transport *base) { free(base); }
 
-static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_news, shm_busy, shm_fd, shm_close};
+static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_news, shm_busy, shm_fd, shm_close, NULL};
 
 rgpu_transport *rgpu_shm_open(void *shared, size_t capacity, int side)
 {

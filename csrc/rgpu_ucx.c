@@ -282,7 +282,7 @@ static void ucx_close(rgpu_transport *base)
     free(t);
 }
 
-static const rgpu_transport_ops ucx_ops = {ucx_read, ucx_write, ucx_doze, ucx_ring, NULL, ucx_busy, ucx_fd, ucx_close};
+static const rgpu_transport_ops ucx_ops = {ucx_read, ucx_write, ucx_doze, ucx_ring, NULL, ucx_busy, ucx_fd, ucx_close, NULL};
 
 rgpu_transport *rgpu_ucx_open(uint64_t tag)
 {
