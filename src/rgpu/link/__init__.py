@@ -84,11 +84,17 @@ def listen(uri: str, keys: ServerKeys | None = None, seal: Seal | None = None) -
 
 
 def offered(kinds: Sequence[str]) -> list[str]:
-    """The kinds of links, of those named, that a server on this machine can offer. "auto": the usual ones."""
+    """The kinds of links, of those named, that a server on this machine can offer. "auto": the usual ones.
+
+    Raises ConfigError for kinds that cannot be offered together: a worker waits for its client in one way.
+    """
     from rgpu.link import shm, ucx
 
     if "auto" in kinds:
         kinds = ["tcp", "shm", *(["ucx"] if ucx.worthwhile() else [])]
+    alone = [kind for kind in kinds if kind not in STREAMS]
+    if alone and len(kinds) > 1:
+        raise ConfigError(f"links of the kind {alone[0]} are offered alone: --links {alone[0]}, or {', '.join(STREAMS)}")
     checked: dict[str, Any] = {"shm": shm, "ucx": ucx}
     return [kind for kind in kinds if kind not in checked or not checked[kind].missing()]
 

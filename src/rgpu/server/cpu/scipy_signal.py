@@ -77,12 +77,14 @@ def _morlet2(M: int, s: float, w: float = 5) -> np.ndarray:
 def _lfilter(b: np.ndarray, a: np.ndarray, x: np.ndarray, axis: int = -1, zi: Any = None) -> Any:
     if zi is None:
         return _scipy().lfilter(b, a, x, axis)
+    dtype = np.result_type(b, a, x)  # a state of more precision does not change that of the result
     b, a, past = np.atleast_1d(b) / a[0], np.atleast_1d(a) / a[0], np.moveaxis(np.atleast_1d(zi), axis, -1)
     x, taps = np.moveaxis(x, axis, -1), b.size - 1
     if past.shape[-1] != taps + a.size - 1:
         raise ValueError(f"zi must have {taps + a.size - 1} elements along the axis, not {past.shape[-1]}")
     inputs, outputs = past[..., :taps], past[..., taps:]
     y, _ = _scipy().lfilter(b, a, x, axis=-1, zi=_delays(b, a, inputs, outputs))
+    y = y.astype(dtype, copy=False) if dtype.kind in "fc" else y
     final = np.concatenate([_last(inputs, x, taps), _last(outputs, y, a.size - 1)], axis=-1).astype(y.dtype)
     return np.moveaxis(y, -1, axis), np.moveaxis(final, -1, axis)
 
