@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -112,3 +114,9 @@ def test_a_link_that_is_not_offered(through_zmq):
     with pytest.raises(errors.ConfigError, match="RGPU_LINK=shm is not possible: the server offers zmq"):
         rgpu.ones(1)
     rgpu.close()
+
+
+def test_links_that_cannot_be_offered_together_are_refused_at_the_start():
+    command = [sys.executable, "-m", "rgpu.server", "--devices", "cpu:1", "--port", "0", "--links", "zmq,shm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "--links zmq, or any of shm, ucx, tcp" in done.stderr, done.stderr

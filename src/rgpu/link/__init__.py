@@ -94,7 +94,8 @@ def offered(kinds: Sequence[str]) -> list[str]:
         kinds = ["tcp", "shm", *(["ucx"] if ucx.worthwhile() else [])]
     alone = [kind for kind in kinds if kind not in STREAMS]
     if alone and len(kinds) > 1:
-        raise ConfigError(f"links of the kind {alone[0]} are offered alone: --links {alone[0]}, or {', '.join(STREAMS)}")
+        others = ", ".join(STREAMS)
+        raise ConfigError(f"links of the kind {alone[0]} are offered alone: --links {alone[0]}, or any of {others}")
     checked: dict[str, Any] = {"shm": shm, "ucx": ucx}
     return [kind for kind in kinds if kind not in checked or not checked[kind].missing()]
 

@@ -16,6 +16,7 @@ import numpy as np
 
 import rgpu.config as config
 import rgpu.web as web
+from rgpu import link
 from rgpu.config import Address, ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.registry.directory import Registration
@@ -83,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--http", metavar="ADDR", help="serve a web page, REST and metrics, read-only: 9400 is loopback (default: off)")
     add("--http-token-file", metavar="FILE", help="what readers must show; without it --http is loopback only")
-    add("--links", metavar="KIND,...", help="links offered: of tcp, shm, ucx; or zmq alone (default: tcp,shm, and ucx with RDMA)")
+    add("--links", metavar="KIND,...", help="links offered: of tcp,shm,ucx, or zmq (default: tcp,shm; ucx with RDMA)")
     add("--log-level", metavar="LEVEL", help=f"one of {', '.join(config.LOG_LEVELS)} (default: info)")
     add("--config", metavar="FILE", help="read this file instead of the usual ones")
     add("--show-config", action="store_true", help="print the settings and where they come from, and exit")
@@ -116,6 +117,7 @@ def main(argv: list[str] | None = None) -> int:
             level="WARNING" if quiet else settings.log_level.upper(),
             stream=sys.stderr,
         )
+        link.offered(settings.links)
         inventory = Inventory(
             settings.devices,
             settings.device_memory,
