@@ -65,17 +65,17 @@ def test_the_time_of_day_may_jump(tmp_path):
 def test_a_machine_that_stands_still(waits):
     """T34: daemon, workers and client are stopped for longer than grace, as a virtual machine is that is moved, and one
     side goes on a little later. Nobody takes the other's silence for an end that he could not have heard."""
-    server = Daemon("--grace", "1")
+    server = Daemon("--grace", "2")
     env = {**os.environ, "RGPU_SERVERS": str(server.address), "RGPU_MEMORY": "16MiB"}
     client = subprocess.Popen(
-        [sys.executable, "-c", WORK, "3"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", WORK, "5"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert client.stdout.readline() == "ready\n"
         sides = [[client.pid], [server.process.pid, *server.workers()]]
         for pid in sum(sides, []):
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(3.5)
         for side in reversed(sides) if waits == "client" else sides:
             for pid in side:
                 os.kill(pid, signal.SIGCONT)

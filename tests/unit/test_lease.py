@@ -84,6 +84,20 @@ class TestBook:
         assert book.state(session.id) == "dead: given back" and len(book) == 0
         assert book.end(held.id, "again") == []
 
+    def test_a_silent_holder_whose_sessions_go_on(self):
+        """Workers watch for their clients themselves, on links of their own."""
+        made, book, clock = broker()
+        held = made.request(client(), Terms(memory=1))
+        book.renew(held.id)
+        session = book.open(held, 0, client())
+        clock.now += 24.0
+        assert made.overdue() == []
+        book.close(session.id, "gone")
+        assert made.overdue() == [(held, "the holder of the lease was gone for more than 10 s")]
+        book.open(held, 0, client())
+        clock.now += 0.1
+        assert made.overdue() == [(held, "the holder of the lease was gone for more than 24 s")]
+
     def test_why_leases_end_by_themselves(self):
         made, book, clock = broker(idle_timeout=100.0)
         timed = made.request(client(), Terms(memory=1, seconds=60.0))
@@ -91,14 +105,14 @@ class TestBook:
         unclaimed = made.request(client(), Terms(memory=1))
         own = made.admit(client(), None)
         book.renew(held.id)
-        clock.now += 12.0
+        clock.now += 10.0
         assert made.overdue() == []
         clock.now += 0.1
-        assert made.overdue() == [(held, "the holder of the lease was gone for more than 12 s")]
+        assert made.overdue() == [(held, "the holder of the lease was gone for more than 10 s")]
         book.renew(held.id)
         assert made.overdue() == []
-        clock.now += 18
-        assert made.overdue()[-1] == (unclaimed, "the holder of the lease was gone for more than 12 s")
+        clock.now += 20
+        assert made.overdue()[-1] == (unclaimed, "the holder of the lease was gone for more than 10 s")
         clock.now += 31
         assert (timed, "the time of the lease is over") in made.overdue()
         book.renew(held.id)

@@ -136,7 +136,8 @@ class UnownedMemory(BaseMemory):
         self.device_id = device_id
 
     def _show(self, root: Remote) -> None:
-        assert isinstance(root, allocations.Lent) and root.span is not None
+        if not isinstance(root, allocations.Lent) or root.span is None:
+            raise ValueError("the array is not in memory that somebody else owns")
         self._root, self._owner = root, root.owner
         self._start, self.size = root.span
         self.device_id = issue.ordinal(root._stream)

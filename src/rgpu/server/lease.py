@@ -18,7 +18,8 @@ from rgpu.leases.terms import Client, Terms
 
 REMEMBERED = 4096  # ended sessions and leases whose fate can still be asked for
 CLAIM_SECONDS = 30.0  # that a new lease waits for its holder's first word; from then on it is ``patience``
-OVERTIME = 1.5  # times grace: a gap of the network may begin just before a renewal, and end during a futile one
+OVERTIME = 1.25  # times grace: a gap of the network may begin just before a renewal, and end during a futile one
+WITH_SESSIONS = 3.0  # times grace, where workers serve sessions: they watch for their clients, on links of their own
 
 
 @dataclass
@@ -74,7 +75,7 @@ class LeaseBook:
     def __init__(
         self, clock: Callable[[], float], totals: Sequence[int], *, factor: float = 1.0, grace: float = 8.0
     ) -> None:
-        self.clock, self.patience = clock, grace * OVERTIME
+        self.clock, self.grace, self.patience = clock, grace, grace * OVERTIME
         self.totals = tuple(totals)
         self.lendable = tuple(int(total * factor) for total in totals)
         self._leases: dict[bytes, Lease] = {}
@@ -169,11 +170,14 @@ class LeaseBook:
         for lease in self._leases.values():
             if lease.until is not None and now >= lease.until:
                 over.append((lease, "the time of the lease is over"))
-            elif lease.renewed is not None and now - lease.renewed > self.patience:
-                over.append((lease, f"the holder of the lease was gone for more than {self.patience:g} s"))
+            elif lease.renewed is not None and now - lease.renewed > self._patience_with(lease):
+                over.append((lease, f"the holder of the lease was gone for more than {self._patience_with(lease):g} s"))
             elif idle_timeout and now - lease.active > idle_timeout:
                 over.append((lease, f"the lease was idle for more than {idle_timeout:g} s"))
         return over
+
+    def _patience_with(self, lease: Lease) -> float:
+        return self.grace * WITH_SESSIONS if lease.sessions else self.patience
 
     # Looking up
 
