@@ -17,7 +17,7 @@ from rgpu.link import listen, shaped
 from rgpu.server import peer, rings
 from rgpu.server.collective import Communicator
 from rgpu.server.meeting import Store
-from rgpu.server.peer import Peers
+from rgpu.server.peers import Peers
 from tests.support.servers import Server, program
 from tests.support.waiting import wait_until
 

@@ -12,7 +12,8 @@ from rgpu import errors
 from rgpu.client import peer as client_peer
 from rgpu.link import connect, listen, shm
 from rgpu.server import peer as server_peer
-from rgpu.server.peer import Pair, Peers
+from rgpu.server.peer import Pair
+from rgpu.server.peers import Peers
 from rgpu.server.table import Poison
 from tests.support.servers import Server
 from tests.support.waiting import wait_until

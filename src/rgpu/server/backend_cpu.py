@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.server import collective, kernels_cpu, peer, state
+from rgpu.server import collective, kernels_cpu, peers, state
 from rgpu.server.backend import Backend
 from rgpu.server.collective import Runner
 from rgpu.server.cpu import OVERRIDES, device
 
-FUNCTIONS = {**device.FUNCTIONS, **peer.FUNCTIONS, **collective.FUNCTIONS, **state.FUNCTIONS}
+FUNCTIONS = {**device.FUNCTIONS, **peers.FUNCTIONS, **collective.FUNCTIONS, **state.FUNCTIONS}
 
 
 class CpuBackend(Backend):

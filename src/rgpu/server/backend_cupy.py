@@ -16,7 +16,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import collective, cupy_collective, cupy_device, cupy_kernels, objects, peer, sparse, state
+from rgpu.server import collective, cupy_collective, cupy_device, cupy_kernels, objects, peers, sparse, state
 from rgpu.server.backend import Backend
 from rgpu.server.cupy_device import Pools
 from rgpu.server.cupy_door import Door
@@ -26,7 +26,7 @@ _STAGE_BYTES = 1 << 20  # of each of two pinned buffers that uploads pass throug
 _PINNED_READ = 256 << 20  # larger reads take ordinary host memory
 
 FUNCTIONS = {
-    **cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS, **peer.FUNCTIONS, **collective.FUNCTIONS, **state.FUNCTIONS,
+    **cupy_device.FUNCTIONS, **cupy_kernels.FUNCTIONS, **peers.FUNCTIONS, **collective.FUNCTIONS, **state.FUNCTIONS,
 }  # fmt: skip
 OVERRIDES: dict[str, Callable[..., Any]] = {
     **sparse.overrides("cupyx.scipy.sparse"),

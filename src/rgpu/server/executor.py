@@ -21,7 +21,7 @@ from rgpu.errors import PredictionError, ProtocolError, SessionLost
 from rgpu.server import collective, spill, state
 from rgpu.server.allowance import Allowance
 from rgpu.server.backend import Backend
-from rgpu.server.peer import Peers
+from rgpu.server.peers import Peers
 from rgpu.server.recording import Recorder
 from rgpu.server.replay import Templates
 from rgpu.server.table import OutOfMemoryError, Poison, Table, charged

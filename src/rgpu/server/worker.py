@@ -89,7 +89,7 @@ def run(
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
     from rgpu.link import offered
-    from rgpu.server import backend, executor, peer, spill, visit
+    from rgpu.server import backend, executor, peers, spill, visit
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
@@ -128,14 +128,14 @@ def run(
         numa.settle(numa.near(grant.device, device_backend.pci))
         store = spill.Store(grant.spill_directory, grant.spill_memory) if grant.spill else None
         device_backend.entitle(allowance, store)
-        peers = peer.Peers(
+        pairs = peers.Peers(
             device_backend,
             lambda kinds, keys, seal: listen_at(bind, ports, kinds, keys, seal),
             bind,
-            door.meeting if door else peer.unprotected,
+            door.meeting if door else peers.unprotected,
             kinds=offered(between),
         )
-        service = executor.Service(connection, device_backend, peers)
+        service = executor.Service(connection, device_backend, pairs)
         def admit(name: bytes) -> None:
             try:
                 entrance = entrances(bind, ports, links, door)[-1]
@@ -146,7 +146,7 @@ def run(
 
         guard.telemetry, guard.admit = service.telemetry, admit
         reason = service.run()
-        peers.close()
+        pairs.close()
         tell(channel, Finished.encode(reason=reason[:200]))
         connection.close()
     return 0
