@@ -402,9 +402,9 @@ def test_a_worker_killed_inside_an_all_reduce_of_several_processes(servers):
             process.kill()
             process.communicate()
     for rank, (ended, said, usable) in enumerate(found):
-        assert 0 <= ended - killed < 6, (rank, said)  # 5 s, and a busy machine
+        assert 0 <= ended - killed < 5, (rank, said)
         if rank != 1:
-            assert said.startswith("NcclError") and "REMOTE_ERROR" in said or "aborted" in said, said
+            assert said.startswith("NcclError") and "the worker of rank 1 is gone" in said, said
             assert usable == 10
 
 
@@ -441,8 +441,8 @@ def test_an_error_before_is_an_error_for_all(cp):
         arrays[1] = cp.linalg.tensorinv(cp.zeros((4, 2, 2)), ind=1).reshape(-1)[:4].copy()
     for comm, array in zip(comms, arrays):
         comm.allReduce(array.data.ptr, array.data.ptr, 4, nccl.NCCL_FLOAT64, 0, 0)
-    for rank in (0, 2, 3):  # who met another that had given up already names that one
-        with pytest.raises(nccl.NcclError, match="rank 1|rank [023] cannot be reached"):
+    for rank in (0, 2, 3):  # also who met another that had given up already
+        with pytest.raises(nccl.NcclError, match="rank 1 has nothing to give"):
             arrays[rank].get()
     with pytest.raises(Exception, match="ingular"):
         arrays[1].get()
@@ -471,9 +471,9 @@ def test_the_death_of_a_rank_is_an_error_for_all(cp, victim):
     began = time.monotonic()
     for rank, array in enumerate(arrays):
         if rank != victim:
-            with pytest.raises(nccl.NcclError, match="REMOTE_ERROR|aborted"):
+            with pytest.raises(nccl.NcclError, match=f"the worker of rank {victim} is gone"):
                 array.get()
-    assert time.monotonic() - began < 6  # 5 s, and the reading of three answers on a busy machine
+    assert time.monotonic() - began < 5
     wait_until(lambda: device.stream.connection.failure is not None, timeout=5)
     cp.reset()
     again = nccl.NcclCommunicator.initAll(4)

@@ -28,6 +28,7 @@ class Link(ABC):
     holding: bool = False  # whether memory of large frames that were taken may still be read
     sent_bytes: int = 0
     received_bytes: int = 0
+    life: float = 10.0  # seconds of silence after which the end that answers takes the other for gone: it may be busy
 
     @abstractmethod
     def send(self, frames: list, copy_below: int = COPY_BELOW) -> bool:

@@ -29,7 +29,6 @@ WELCOME = b"!"
 IDENTITY = 64  # bytes of an identity at most
 GREET_SECONDS = 2.0  # a stranger has to introduce himself
 STRANGERS = 16  # connections that have not introduced themselves
-LIFE = 10.0  # seconds without a word after which the client is gone: it may be busy, but not for ever
 DIAL_SECONDS = 2.0
 REDIAL = (0.02, 0.05, 0.1, 0.25, 0.5)  # seconds before another attempt
 _NEVER = 1e9
@@ -237,13 +236,13 @@ class AnsweringLink(StreamLink):
             self._hear(sock, now)
         if self._pipe is not None:
             self._listen_for_life(now)
-        return GREET_SECONDS if self._strangers else LIFE
+        return GREET_SECONDS if self._strangers else self.life
 
     def _listen_for_life(self, now: float) -> None:
         """The client says something now and then, unless its process is stopped or its network swallows all."""
         if self._reader.heard:
             self._reader.heard, self._heard_at = False, now
-        elif now - self._heard_at > LIFE:
+        elif now - self._heard_at > self.life:
             self._drop()
 
     def _give_sign(self) -> None:

@@ -61,6 +61,7 @@ class Communicator:
         self.size, self.rank, self._secret, self._places = size, rank, secret, places
         self._peers = peers
         self.error: str = ""
+        self._dialled: Pair | None = None  # not heard by the other end yet
         self._splits = 0
         self._pairs: dict[int, Pair] = {}
         self._sent: dict[int, int] = {}
@@ -97,10 +98,16 @@ class Communicator:
             self._visitor.put(f"pair/{low}/{high}", " ".join(places).replace("0.0.0.0", self._visitor.host))
             return pair
         places = self._visitor.take(f"pair/{low}/{high}").split()
-        pair = self._peers.dial(secret, places, name, self.hosts[peer])
+        pair = self._peers.dial(secret, places, name, self.hosts[peer], self._dialling)
+        self._dialled = None
         if pair is None:
             raise PeerLost(f"rank {peer} cannot be reached from rank {self.rank} at {' or '.join(places)}")
         return pair
+
+    def _dialling(self, pair: Pair) -> None:
+        self._dialled = pair
+        if self.error:
+            pair.connection.fail(PeerLost(self.error))
 
     def send(self, peer: int, array: np.ndarray) -> None:
         """What ``rings`` calls. In pieces, so that a copy of each may leave while the array changes."""
@@ -179,14 +186,15 @@ class Communicator:
             if op == _AVERAGE and target is not None and name in ("all_reduce", "reduce", "reduce_scatter"):
                 np.divide(target, self.size, out=target, casting="unsafe")
         except Exception as error:
-            why = self._why(error)
-            self.abort(why)
-            raise NcclError(_REMOTE_ERROR, f"NCCL_ERROR_REMOTE_ERROR: {why}") from error
+            self.abort(self._why(error))
+            raise NcclError(_REMOTE_ERROR, f"NCCL_ERROR_REMOTE_ERROR: {self.error}") from error
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, Poison):
             return " ".join(map(str, error.arguments)) or error.kind
-        return str(error) if str(error).startswith("rank ") else f"rank {self.rank}: {error}"
+        if isinstance(error, PeerLost):  # it names who is lost
+            return str(error) if str(error).startswith("rank ") else f"{error} (says rank {self.rank})"
+        return f"rank {self.rank}: {error}"
 
     def _all_reduce(self, source: np.ndarray, target: np.ndarray, op: Any, root: int) -> None:
         _assign(target, source)
@@ -241,17 +249,18 @@ class Communicator:
     def _told(self, why: str) -> None:
         """Another rank aborted: nothing more will come of anything."""
         self.error = self.error or why
-        for pair in list(self._pairs.values()):
-            pair.connection.fail(PeerLost(why))
+        for pair in (*self._pairs.values(), self._dialled):
+            if pair is not None:
+                pair.connection.fail(PeerLost(why))
 
     def abort(self, why: str) -> None:
-        """Every other rank hears of it, whatever it waits for."""
+        """Every other rank hears of it, whatever it waits for. ``error`` is then what went wrong first, anywhere."""
         if self.error:
             return
-        self.error = why[:1000] or "aborted"
-        self._visitor.abort(self.error)
-        for pair in list(self._pairs.values()):
-            pair.give_up(self.error)
+        why = why[:1000] or "aborted"
+        for pair in list(self._pairs.values()):  # first, for the meeting place may be gone, and that takes a second
+            pair.give_up(why)
+        self.error = self.error or self._visitor.abort(why)
 
     def close(self) -> None:
         for pair in self._pairs.values():
@@ -267,7 +276,7 @@ class _Part(Communicator):
         self.size, self.rank = len(ranks), ranks.index(whole.rank)
         self._secret = hashlib.blake2b(name.encode(), key=whole._secret, digest_size=16).digest()
         self._places, self._peers = whole._places, whole._peers
-        self.error, self._splits = "", 0
+        self.error, self._splits, self._dialled = "", 0, None
         self._pairs, self._sent, self._received = {}, {}, {}
         self._costs, self.ways = None, deque(maxlen=16)
         self._visitor = _Under(whole._visitor, name)  # type: ignore[assignment]
@@ -288,8 +297,8 @@ class _Under:
     def take(self, key: str) -> str:
         return self._visitor.take(f"{self._name}/{key}")
 
-    def abort(self, why: str) -> None:
-        self._visitor.abort(why)
+    def abort(self, why: str) -> str:
+        return self._visitor.abort(why)
 
     def watch(self, told: Callable[[str], None]) -> None:
         self._visitor.watch(told)

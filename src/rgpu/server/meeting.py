@@ -58,7 +58,7 @@ class Store:
                 raise ProtocolError("that is not the secret of this communicator")
             if isinstance(message, Put.Record):
                 self._put(message.key, message.text)
-                self._answer(asker, Found.encode(""))
+                self._answer(asker, Found.encode(self._aborted if message.key == _ABORT else ""))
             elif self._aborted and message.key != _ABORT:
                 self._answer(asker, Refused.encode(self._aborted))
             elif message.key in self._texts:
@@ -143,10 +143,12 @@ class Visitor:
         finally:
             client.close()
 
-    def abort(self, why: str) -> None:
-        """Nobody need wait for anybody any more."""
+    def abort(self, why: str) -> str:
+        """Nobody need wait for anybody any more. What was the first to go wrong, for any member: what others see later
+        are only its consequences."""
         with contextlib.suppress(RgpuError, TimeoutError):
-            self._ask(Put.encode(self._secret, _ABORT, why), 1.0)
+            return self._ask(Put.encode(self._secret, _ABORT, why), 1.0) or why
+        return why
 
     def _ask(self, message: tuple, timeout: float) -> str:
         until = time.monotonic() + timeout

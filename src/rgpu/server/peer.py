@@ -27,7 +27,8 @@ from rgpu.wire.peer import Answer, Ask, Broken, Greeting, Lent, Peer, Piece, Ret
 
 log = logging.getLogger("rgpu.worker")
 
-PATIENCE = 3.0  # seconds that a peer's link may be down before the peer counts as lost
+PATIENCE = 2.5  # seconds that a peer's link may be down before the peer counts as lost
+SILENCE = 2.0  # seconds without a word from the one that dials after which the link is down: its thread asks sooner
 WELCOME = 20.0  # seconds that a listener waits for the one it was told of
 SOON = 0.002  # seconds that a wait for a peer may take before others may use the device meanwhile
 LOOK = 0.25  # seconds between looks at a quiet link
@@ -61,6 +62,7 @@ class Pair:
         self, wire: Any, secret: bytes, name: str, away: Callable[[], Any] = contextlib.nullcontext
     ) -> None:
         self.name, self._away = name, away
+        wire.life = SILENCE
         self._wire = shaped.wrap(wire)
         self.connection = Connection(
             Session(secret, _EPOCH, window_bytes=WINDOW), self._wire, on_message=self._arrived, sink=self._sink

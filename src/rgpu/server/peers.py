@@ -81,13 +81,17 @@ class Peers:
         pair.answer(self.backend.kind)
         return listener.uris, pair
 
-    def dial(self, secret: bytes, uris: list[str], name: str, host: str) -> Pair | None:
-        """The pair with the one that listens at one of these places, or None if none is reached."""
+    def dial(
+        self, secret: bytes, uris: list[str], name: str, host: str, made: Callable[[Pair], None] = lambda pair: None
+    ) -> Pair | None:
+        """The pair with the one that listens at one of these places, or None if none is reached. ``made`` is told of
+        each that is tried, and may end the trying by ending it."""
         for uri in uris:
             if not isinstance(uri, str) or not uri.startswith(("shm://", "ucx://", "tcp://", "zmq://")):
                 raise ValueError(f"no place of a worker: {str(uri)[:80]!r}")
         for places in _together([uri for uri in uris if _listens(uri)]):
             pair = Pair(self._connect(places, secret), secret, name, self.away)
+            made(pair)
             if pair.greet(self.backend.kind, GREET):
                 pair.meet(host)
                 return pair
