@@ -3,19 +3,17 @@
 A setting is a field of a frozen dataclass; its metadata say how text becomes a value and which
 variable carries it. What counts, in this order: arguments, environment, ./rgpu.toml,
 ~/.config/rgpu/config.toml, /etc/rgpu/config.toml. A name or value without a meaning is a
-ConfigError that names it and where it stands, never a silent default.
+ConfigError that names it and where it stands, never a silent default. What only some settings need
+is imported where they are read: every command starts with this module.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import ipaddress
 import os
 import re
 import socket
 import stat
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -305,6 +303,8 @@ def parse_http(value: Any) -> Address:
 
 def is_loopback(host: str) -> bool:
     """Whether nothing but this host reaches a socket bound there; OSError for what is no address."""
+    import ipaddress
+
     infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
 
@@ -485,6 +485,8 @@ def config_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -501,13 +503,17 @@ def read_file(path: Path) -> dict[str, dict[str, Any]]:
     """The sections of one file, every key known; values still as TOML gave them."""
     try:
         with open(path, "rb") as file:
-            data = tomllib.load(file)
+            content = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    import tomllib
+
+    try:
+        data = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     for section, values in data.items():
         if section not in SECTIONS or not isinstance(values, dict):
             known = ", ".join(f"[{name}]" for name in SECTIONS)
@@ -588,9 +594,8 @@ def runtime_directory(environ: Mapping[str, str] = os.environ) -> Path:
     if base and os.access(base, os.W_OK):
         path = Path(base) / "rgpu"
     else:
-        from tempfile import gettempdir  # slow to import, and needed where there is no session of a user
-
-        path = Path(gettempdir()) / f"rgpu-{os.getuid()}"
+        folders = (environ.get("TMPDIR"), "/tmp", "/var/tmp", os.getcwd())  # tempfile's, which is slow to import
+        path = Path(next(f for f in folders if f and os.access(f, os.W_OK))) / f"rgpu-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -40,6 +39,8 @@ class Token:
 
 def read(path: Path) -> Token:
     """The token in a file; ConfigError with the remedy when it is none or others may read it."""
+    import tomllib  # here: every command looks for tokens, and most find none
+
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())

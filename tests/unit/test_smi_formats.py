@@ -6,10 +6,13 @@ The expected lines follow NVIDIA's manual page of nvidia-smi 610, `--help-query-
 
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
-from rgpu.smi import monitor, query, render, report
+from rgpu.smi import fields, monitor, query, render, report
+
+FACTS = Path(__file__).parent / "facts"
 
 SESSION = {
     "id": "0a1b2c3d", "user": "ada", "host": "laptop", "pid": 2094147, "program": "sglang::scheduler_TP0_EP0",
@@ -32,7 +35,7 @@ DEVICE = {
     "clocks_max": {"graphics": 1410, "sm": 1410, "memory": 1215, "video": 1290}, "clocks_event_reasons": 4,
     "pcie_gen": 4, "pcie_gen_max": 5, "pcie_width": 16, "pcie_width_max": 16, "pcie_replays": 0,
     "pcie_sent": 2048, "pcie_received": 4096, "temperature_limits": {"shutdown": 92, "slowdown": 89, "gpu_max": 85},
-    "topology": {"0": "X", "1": "SYS"}, "sessions": [],
+    "topology": {"0": "X", "1": "SYS"}, "cpu_affinity": "0-23", "numa_affinity": 0, "sessions": [],
 }  # fmt: skip
 SERVER = {
     "address": "gpu1:47800", "name": "gpu1", "host": "gpu1", "version": "0.1.0", "reachable": True, "error": None,
@@ -121,7 +124,7 @@ EXPECTED = {
     "memory.total": ("memory.total [MiB]", "40960 MiB"),
     "memory.reserved": ("memory.reserved [MiB]", "520 MiB"),
     "memory.used": ("memory.used [MiB]", "606 MiB"),
-    "memory.free": ("memory.free [MiB]", "40354 MiB"),
+    "memory.free": ("memory.free [MiB]", "39834 MiB"),
     "compute_mode": ("compute_mode", "Default"),
     "compute_cap": ("compute_cap", "8.0"),
     "utilization.gpu": ("utilization.gpu [%]", "99 %"),
@@ -154,6 +157,35 @@ def test_a_property_of_a_gpu(name):
     assert csv(name, "csv,noheader") == cell
 
 
+def facts(name):
+    return [line for line in (FACTS / name).read_text().splitlines() if line and not line.startswith("#")]
+
+
+def test_every_documented_property_has_nvidia_smis_names_unit_and_place():
+    """The list is what nvidia-smi 610 prints for --help-query-gpu and as the header of all of its properties."""
+    ours = [field.names.split() for field in fields.GPU]
+    for number, fact in enumerate(facts("query_gpu.txt")):
+        names, _, unit = fact.partition(" [")
+        assert ours[number] == names.split()
+        first = names.split()[0]
+        heads = {csv(name).splitlines()[0] for name in names.split()}
+        assert heads == {f"{first} [{unit}" if unit else first}
+        assert csv(first, "csv,noheader"), first
+    everything = ",".join(fact.split()[0] for fact in facts("query_gpu.txt"))
+    head, row = csv(everything).splitlines()
+    assert len(head.split(", ")) == len(row.split(", ")) == 241
+    explained = query.explain("gpu").splitlines()
+    for fact in facts("query_gpu.txt"):
+        assert " or ".join(f'"{name}"' for name in fact.partition(" [")[0].split()) in explained
+
+
+def test_what_no_driver_tells_any_more_is_said_as_nvidia_smi_says_it():
+    words = "[Requested functionality has been deprecated]"
+    gone = "display_mode,power.management,clocks.applications.gr,clocks.default_applications.mem"
+    assert csv(gone, "csv,noheader").split(", ") == [words] * 4
+    assert csv("fabric.state,temperature.memory,fan.speed", "csv,noheader") == "N/A, N/A, [N/A]"
+
+
 def test_several_properties_in_a_line():
     """As published for four cards on driver 595: no units, no header."""
     fields = "index,uuid,name,pci.bus_id,driver_version,utilization.gpu,utilization.memory,memory.total,power.draw"
@@ -181,7 +213,7 @@ def test_json_has_the_same_fields():
 @pytest.mark.parametrize(
     ("fields", "form", "message"),
     [
-        ("bogus.field", "csv", 'Field "bogus.field" is not a valid field to query.'),
+        ("bogus.field", "csv", 'Field "bogus.field" is not a valid field to query.\n'),
         ("index", None, "--format=csv"),
         ("index", "noheader", "--format=csv"),
         ("index", "csv,nonsense", "--format=csv"),
@@ -239,7 +271,8 @@ def test_topo():
     far = DEVICE | {"pool_index": 2}
     pool = [SERVER | {"devices": [DEVICE, other]}, SERVER | {"name": "gpu2", "host": "gpu2", "devices": [far]}]
     head, first, second, third = monitor.topo(pool).splitlines()[:4]
-    assert head.split("\t")[1:4] == ["GPU0", "GPU1", "GPU2"]
+    assert head.split("\t")[1:7] == ["GPU0", "GPU1", "GPU2", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    assert first.split("\t")[4:8] == ["0-23", "0", "", "N/A"]  # two tabs before the last, as there
     assert first.split("\t")[:4] == ["GPU0", " X ", "SYS", "NET"]
     assert third.split("\t")[:4] == ["GPU2", "NET", "NET", " X "]
 
@@ -260,24 +293,56 @@ def test_the_report_in_text():
         "        Total                                          : 40960 MiB",
         "        Reserved                                       : 520 MiB",
         "        Used                                           : 606 MiB",
-        "        Free                                           : 40354 MiB",
+        "        Free                                           : 39834 MiB",
         "    Compute Mode                                       : Default",
         "        GPU                                            : 99 %",
         "        OFA                                            : 0 %",
         "        GPU Current Temp                               : 29 C",
         "        SM                                             : 1410 MHz",
-        "        Process ID                                     : 2094147",
-        "            Used GPU Memory                            : 90480 MiB",
+        "        Process ID                        : 2094147",
+        "            Used GPU Memory               : 90480 MiB",
     ):
         assert line in lines, line
-    assert all(line.index(" : ") == 54 for line in lines if " : " in line)
+    at = lines.index("    Processes")
+    assert {line.index(" : ") for line in lines[:at] if " : " in line} == {54}
+    assert {line.index(" : ") for line in lines[at:] if " : " in line} == {41}
+
+
+def test_the_report_has_every_label_of_nvidia_smi_in_its_order():
+    """nvidia-smi 610 for one GPU; rgpu's own lines may stand between them."""
+    ours = iter([line.split(" : ")[0].rstrip() for line in report.text(BUSY, [], NOW).splitlines()])
+    for label in facts("report.txt"):
+        assert label in ours, label  # goes on where the last one was found
+
+
+def test_the_xml_has_every_element_of_nvidia_smi_in_its_order():
+    """Paths of elements below <gpu>, driver 575; for what has changed since, driver 610's are there as well."""
+    root = ElementTree.fromstring(report.xml(BUSY, NOW))
+
+    def paths(element, above):
+        for child in element:
+            yield (path := f"{above}{child.tag}")
+            yield from paths(child, f"{path}/")
+
+    ours = iter(list(paths(root.find("gpu"), "")))
+    for path in facts("xml.txt"):
+        assert path in ours, path
+
+
+def test_each_word_of_d_shows_something_and_nothing_else():
+    for word in report.DISPLAYS:
+        lines = report.text(POOL, [word], NOW).splitlines()
+        assert len(lines) > lines.index("GPU 00000000:C1:04.0") + 1, word
+        assert not any("Product Name" in line for line in lines)
 
 
 def test_parts_of_the_report():
     lines = report.text(POOL, ["MEMORY", "UTILIZATION"], NOW).splitlines()
     at = lines.index("GPU 00000000:C1:04.0")
     sections = [line.strip() for line in lines[at + 1 :] if line.startswith("    ") and " : " not in line]
-    assert sections == ["FB Memory Usage", "BAR1 Memory Usage", "Utilization"]
+    assert sections == [
+        "FB Memory Usage", "BAR1 Memory Usage", "Conf Compute Protected Memory Usage", "Utilization",
+    ]  # fmt: skip
     assert not any("Product Name" in line for line in lines)
 
 
@@ -304,7 +369,7 @@ XML = {
     "gpu/fb_memory_usage/total": "40960 MiB",
     "gpu/fb_memory_usage/reserved": "520 MiB",
     "gpu/fb_memory_usage/used": "606 MiB",
-    "gpu/fb_memory_usage/free": "40354 MiB",
+    "gpu/fb_memory_usage/free": "39834 MiB",
     "gpu/bar1_memory_usage/free": "65535 MiB",
     "gpu/compute_mode": "Default",
     "gpu/utilization/gpu_util": "99 %",
@@ -315,6 +380,10 @@ XML = {
     "gpu/gpu_power_readings/current_power_limit": "400.00 W",
     "gpu/gpu_power_readings/max_power_limit": "400.00 W",
     "gpu/clocks/sm_clock": "1410 MHz",
+    "gpu/clocks/mem_clock": "1215 MHz",
+    "gpu/pci/pci_bus": "C1",
+    "gpu/pci/pci_device_id": "20B010DE",
+    "gpu/gpu_power_readings/average_power_draw": "299.35 W",
     "gpu/max_clocks/graphics_clock": "1410 MHz",
     "gpu/processes/process_info/pid": "2094147",
     "gpu/processes/process_info/type": "C",

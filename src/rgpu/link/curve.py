@@ -8,7 +8,6 @@ enter that domain, before one byte of the application is read. Which keys may is
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,6 +55,8 @@ def meeting(secret: bytes) -> tuple[ServerKeys, Token]:
 
 
 def _derived(secret: bytes, role: bytes) -> KeyPair:
+    import hashlib  # slow to import, and needed by workers only
+
     text = z85.encode(hashlib.sha256(b"rgpu peer " + role + b"\0" + secret).digest()).decode()
     return KeyPair(public_of(text), text)
 

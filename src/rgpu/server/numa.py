@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 SYS = Path("/sys")
 
@@ -39,12 +40,28 @@ def near(device: int, pci: str = "", root: Path = SYS) -> set[int]:
         return set()
     if not pci:
         return found[list(found)[device % len(found)]]
-    domain, _, rest = pci.lower().partition(":")
-    try:  # CUDA writes the domain with four or eight digits, the kernel with four
-        node = int((root / f"bus/pci/devices/{int(domain, 16):04x}:{rest}/numa_node").read_text())
+    try:
+        node = int((_bus(pci, root) / "numa_node").read_text())
     except (OSError, ValueError):
         return set()
     return found.get(node, set())  # -1: the firmware does not know
+
+
+def beside(pci: str = "", root: Path = SYS) -> dict[str, Any]:
+    """What `topo` shows of a device: the CPUs beside it as the kernel writes them, and their node where it has one."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        place = _bus(pci, root) if pci else root / "devices/system/cpu"
+        found["cpu_affinity"] = (place / ("local_cpulist" if pci else "online")).read_text().strip()
+        node = int((place / "numa_node").read_text()) if pci else 0
+        if node >= 0 and (pci or len(nodes(root)) == 1):
+            found["numa_affinity"] = node
+    return found
+
+
+def _bus(pci: str, root: Path) -> Path:
+    domain, _, rest = pci.lower().partition(":")  # CUDA writes it with four or eight digits, the kernel with four
+    return root / f"bus/pci/devices/{int(domain, 16):04x}:{rest}"
 
 
 def settle(chosen: set[int]) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rgpu.errors import ConfigError
+from rgpu.server import numa
 from rgpu.server.device import Device, Reading
 from rgpu.server.lease import Session
 
@@ -30,6 +31,9 @@ _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Excl
 _SWITCH = {0: "Disabled", 1: "Enabled"}
 _ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace",
                   9: "Hopper", 10: "Blackwell"}  # fmt: skip
+_BRANDS = {1: "Quadro", 2: "Tesla", 5: "GeForce", 6: "Titan", 12: "Quadro RTX", 13: "NVIDIA RTX", 14: "NVIDIA",
+           15: "GeForce RTX", 16: "Titan RTX"}  # fmt: skip
+_ANSWER = {0: "No", 1: "Yes"}
 _PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _FIELD_MEMORY_TEMPERATURE = 82
 _CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
@@ -162,16 +166,25 @@ class CudaDevices:
             "driver": ask("nvmlSystemGetDriverVersion"),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
             "architecture": _ARCHITECTURES.get(ask("nvmlDeviceGetArchitecture", handle)),
+            "brand": _BRANDS.get(ask("nvmlDeviceGetBrand", handle)),
             "serial": ask("nvmlDeviceGetSerial", handle),
             "vbios": ask("nvmlDeviceGetVbiosVersion", handle),
+            "board_part": ask("nvmlDeviceGetBoardPartNumber", handle),
+            "inforom_image": ask("nvmlDeviceGetInforomImageVersion", handle),
+            "gsp_firmware": ask("nvmlDeviceGetGspFirmwareVersion", handle),
+            "accounting_mode": _SWITCH.get(ask("nvmlDeviceGetAccountingMode", handle)),
+            "accounting_buffer": ask("nvmlDeviceGetAccountingBufferSize", handle),
+            "clocks_event_reasons_supported": ask("nvmlDeviceGetSupportedClocksEventReasons", handle),
             "minor_number": ask("nvmlDeviceGetMinorNumber", handle),
             "cores": ask("nvmlDeviceGetNumGpuCores", handle),
             "pcie_gen_max": ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            "pcie_gen_device": ask("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
             "pcie_width_max": ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
             "clocks_max": {name: ask("nvmlDeviceGetMaxClockInfo", handle, n) for name, n in _CLOCKS.items()},
             "temperature_limits": {
                 name: ask("nvmlDeviceGetTemperatureThreshold", handle, n) for name, n in _THRESHOLDS.items()
             },
+            **numa.beside(bus.decode() if isinstance(bus, bytes) else str(bus)),
             "power_min_limit": _watts(limits[0]),
             "power_max_limit": _watts(limits[1]),
             "power_default_limit": _watts(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
@@ -219,17 +232,24 @@ class CudaDevices:
         """Switches that an administrator may change, and the error counts."""
         ask = self._ask
         mig, ecc = ask("nvmlDeviceGetMigMode", handle), ask("nvmlDeviceGetEccMode", handle)
-        errors = "nvmlDeviceGetTotalEccErrors"
+        errors, rows = "nvmlDeviceGetTotalEccErrors", ask("nvmlDeviceGetRemappedRows", handle) or (None,) * 4
         return {
             "persistence_mode": _SWITCH.get(ask("nvmlDeviceGetPersistenceMode", handle)),
+            "display_attached": _ANSWER.get(ask("nvmlDeviceGetDisplayMode", handle)),
             "display_active": _SWITCH.get(ask("nvmlDeviceGetDisplayActive", handle)),
             "compute_mode": _COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode", handle)),
             "mig_mode": _SWITCH.get(_first(mig)),
+            "mig_mode_pending": _SWITCH.get(mig[1]) if mig else None,
             "ecc_mode": _SWITCH.get(_first(ecc)),
+            "ecc_mode_pending": _SWITCH.get(ecc[1]) if ecc else None,
             "ecc_corrected_volatile": ask(errors, handle, _CORRECTED, _VOLATILE),
             "ecc_uncorrected_volatile": ask(errors, handle, _UNCORRECTED, _VOLATILE),
             "ecc_corrected_aggregate": ask(errors, handle, _CORRECTED, _AGGREGATE),
             "ecc_uncorrected_aggregate": ask(errors, handle, _UNCORRECTED, _AGGREGATE),
+            "remapped_corrected": rows[0],
+            "remapped_uncorrected": rows[1],
+            "remapping_pending": _ANSWER.get(rows[2]),
+            "remapping_failed": _ANSWER.get(rows[3]),
         }
 
     def _path(self, part: _Part, other: _Part) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rgpu.config import DeviceSpec
 from rgpu.errors import ConfigError
+from rgpu.server import numa
 from rgpu.server.device import Device, Reading
 from rgpu.server.lease import Session
 from rgpu.server.nvml import CudaDevices
@@ -37,7 +38,7 @@ class CpuDevices:
                 kind,
                 f"{kind.upper()} {model}",
                 memory,
-                properties={"cores": threads, "uuid": _cpu_uuid(server, i)},
+                properties={"cores": threads, "uuid": _cpu_uuid(server, i), **numa.beside()},
             )
             for i in range(count)
         ]

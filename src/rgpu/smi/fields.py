@@ -1,15 +1,16 @@
 """What `--query-gpu` and `--query-compute-apps` can be asked for: nvidia-smi's properties under its names and in its
-units, and rgpu's own after them. Facts and how to find them in a server's answer; `query` prints them.
+units, and rgpu's own after them. How to find each in a server's answer; `query` prints them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rgpu.smi.text import bus, links, mib
+from rgpu.smi.properties import NOT_AVAILABLE, documented
+from rgpu.smi.text import bus, free, links, mib, pci
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Field:
     value: Callable[[Row], Any]
     about: str
     digits: int = 0
-    missing: str = "[N/A]"
+    missing: str = NOT_AVAILABLE
 
 
 EVENT_REASONS = {
@@ -45,6 +46,9 @@ EVENT_REASONS = {
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
 }
+_ENGINES = ("memory", "encoder", "decoder", "jpeg", "ofa")
+_CLOCKS = ("graphics", "sm", "memory")
+_ERRORS, _SPANS = ("corrected", "uncorrected"), ("volatile", "aggregate")
 
 
 def _device(key: str) -> Callable[[Row], Any]:
@@ -67,18 +71,8 @@ def _mib(value: Callable[[Row], Any]) -> Callable[[Row], Any]:
     return lambda row: None if value(row) is None else mib(value(row))
 
 
-def _pci(part: int, digits: int) -> Callable[[Row], Any]:
-    """Domain, bus or device of ``00000000:19:00.0``, as ``0x19``."""
-
-    def find(row: Row) -> Any:
-        identity = row.device.get("pci_bus_id")
-        return f"0x{identity.replace('.', ':').split(':')[part][-digits:].upper()}" if identity else None
-
-    return find
-
-
-def _hex(key: str) -> Callable[[Row], Any]:
-    return lambda row: None if row.device.get(key) is None else f"0x{row.device[key]:08X}"
+def _hex(key: str, digits: int) -> Callable[[Row], Any]:
+    return lambda row: None if row.device.get(key) is None else f"0x{row.device[key]:0{digits}X}"
 
 
 def _reason(bit: int) -> Callable[[Row], Any]:
@@ -89,9 +83,9 @@ def _reason(bit: int) -> Callable[[Row], Any]:
     return find
 
 
-def _mask(row: Row) -> Any:
-    mask = row.device.get("clocks_event_reasons")
-    return None if mask is None else f"0x{mask:016X}"
+def _nothing(_row: Row) -> Any:
+    """What no server tells."""
+    return None
 
 
 def timestamp(row: Row) -> str:
@@ -101,10 +95,6 @@ def timestamp(row: Row) -> str:
 def _capability(row: Row) -> Any:
     pair = row.device.get("compute_capability")
     return ".".join(map(str, pair)) if pair else None
-
-
-def _free(row: Row) -> int:
-    return row.device["memory_total"] - row.device["memory_used"]
 
 
 def _users(row: Row) -> str:
@@ -123,70 +113,71 @@ def _queue(row: Row) -> Any:
     return len(row.server["queue"]) if "queue" in row.server else row.server.get("waiting")
 
 
-_POWER = "power.draw power.draw.average power.draw.instant"
+# Where a server's answer has nvidia-smi's properties; `properties` knows the rest of them.
+_FOUND: dict[str, Callable[[Row], Any]] = {
+    "timestamp": timestamp,
+    "driver_version": _device("driver"),
+    "kmd_version": _device("driver"),
+    "count": lambda row: sum(len(server["devices"]) for server in row.servers),
+    "name": _device("name"),
+    "serial": _device("serial"),
+    "uuid": _device("uuid"),
+    "pci.bus_id": _device("pci_bus_id"),
+    "pci.domain": lambda row: pci(row.device, 0),
+    "pci.bus": lambda row: pci(row.device, 1),
+    "pci.device": lambda row: pci(row.device, 2),
+    "pci.device_id": _hex("pci_device_id", 8),
+    "pci.sub_device_id": _hex("pci_subsystem_id", 8),
+    "pcie.link.gen.current": _device("pcie_gen"),
+    "pcie.link.gen.gpucurrent": _device("pcie_gen"),
+    "pcie.link.gen.max": _device("pcie_gen_max"),
+    "pcie.link.gen.gpumax": _device("pcie_gen_device"),
+    "pcie.link.width.current": _device("pcie_width"),
+    "pcie.link.width.max": _device("pcie_width_max"),
+    "index": _device("pool_index"),
+    "display_attached": _device("display_attached"),
+    "display_active": _device("display_active"),
+    "persistence_mode": _device("persistence_mode"),
+    "accounting.mode": _device("accounting_mode"),
+    "accounting.buffer_size": _device("accounting_buffer"),
+    "vbios_version": _device("vbios"),
+    "inforom.img": _device("inforom_image"),
+    "fan.speed": _device("fan_speed"),
+    "pstate": _device("performance_state"),
+    "clocks_event_reasons.supported": _hex("clocks_event_reasons_supported", 16),
+    "clocks_event_reasons.active": _hex("clocks_event_reasons", 16),
+    **{f"clocks_event_reasons.{name}": _reason(bit) for name, bit in EVENT_REASONS.items()},
+    "memory.total": _mib(_device("memory_total")),
+    "memory.reserved": _mib(_device("memory_reserved")),
+    "memory.used": _mib(_device("memory_used")),
+    "memory.free": _mib(lambda row: free(row.device)),
+    "compute_mode": _device("compute_mode"),
+    "compute_cap": _capability,
+    "utilization.gpu": _device("utilization"),
+    **{f"utilization.{engine}": _device(f"utilization_{engine}") for engine in _ENGINES},
+    "ecc.mode.current": _device("ecc_mode"),
+    "ecc.mode.pending": _device("ecc_mode_pending"),
+    **{f"ecc.errors.{what}.{span}.total": _device(f"ecc_{what}_{span}") for what in _ERRORS for span in _SPANS},
+    "remapped_rows.correctable": _device("remapped_corrected"),
+    "remapped_rows.uncorrectable": _device("remapped_uncorrected"),
+    "remapped_rows.pending": _device("remapping_pending"),
+    "remapped_rows.failure": _device("remapping_failed"),
+    "temperature.gpu": _device("temperature"),
+    "temperature.memory": _device("temperature_memory"),
+    **dict.fromkeys(("power.draw", "power.draw.average", "power.draw.instant"), _device("power")),
+    "power.limit": _device("power_limit"),
+    "enforced.power.limit": _device("power_enforced_limit"),
+    **{f"power.{which}_limit": _device(f"power_{which}_limit") for which in ("default", "min", "max")},
+    **{f"clocks.current.{name}": _device(f"clocks.{name}") for name in (*_CLOCKS, "video")},
+    **{f"clocks.max.{name}": _device(f"clocks_max.{name}") for name in _CLOCKS},
+    "mig.mode.current": _device("mig_mode"),
+    "mig.mode.pending": _device("mig_mode_pending"),
+}
 
-GPU: tuple[Field, ...] = (
-    Field("timestamp", "", timestamp, "When the question was asked: YYYY/MM/DD HH:MM:SS.msec."),
-    Field("driver_version", "", _device("driver"), "The NVIDIA driver of the device's host."),
-    Field("count", "", lambda row: sum(len(s["devices"]) for s in row.servers), "Devices of the whole pool."),
-    Field("name gpu_name", "", _device("name"), "The product's name."),
-    Field("serial gpu_serial", "", _device("serial"), "The number printed on the board."),
-    Field("uuid gpu_uuid", "", _device("uuid"), "The identity of the device; the same over restarts."),
-    Field("pci.bus_id gpu_bus_id", "", _device("pci_bus_id"), "domain:bus:device.function, hexadecimal."),
-    Field("pci.domain", "", _pci(0, 4), "PCI domain."),
-    Field("pci.bus", "", _pci(1, 2), "PCI bus."),
-    Field("pci.device", "", _pci(2, 2), "PCI device."),
-    Field("pci.device_id", "", _hex("pci_device_id"), "PCI vendor and device."),
-    Field("pci.sub_device_id", "", _hex("pci_subsystem_id"), "PCI subsystem."),
-    Field("pcie.link.gen.current pcie.link.gen.gpucurrent", "", _device("pcie_gen"), "PCIe generation in use."),
-    Field("pcie.link.gen.max", "", _device("pcie_gen_max"), "Highest PCIe generation of device and host."),
-    Field("pcie.link.width.current", "", _device("pcie_width"), "PCIe lanes in use."),
-    Field("pcie.link.width.max", "", _device("pcie_width_max"), "Most PCIe lanes of device and host."),
-    Field("index", "", _device("pool_index"), "The number of the device in the pool, as programs see it."),
-    Field("display_active", "", _device("display_active"), "Whether a display uses the device."),
-    Field("persistence_mode", "", _device("persistence_mode"), "Whether the driver stays loaded."),
-    Field("vbios_version", "", _device("vbios"), "The BIOS of the board."),
-    Field("fan.speed", "%", _device("fan_speed"), "The intended speed of the fan."),
-    Field("pstate", "", _device("performance_state"), "P0 (most performance) to P12."),
-    Field("clocks_event_reasons.active clocks_throttle_reasons.active", "", _mask, "What holds the clocks back."),
-    *(
-        Field(f"clocks_event_reasons.{name} clocks_throttle_reasons.{name}", "", _reason(bit), "Active or Not Active.")
-        for name, bit in EVENT_REASONS.items()
-    ),
-    Field("memory.total", "MiB", _mib(_device("memory_total")), "Memory of the device, as far as it is lent."),
-    Field("memory.reserved", "MiB", _mib(_device("memory_reserved")), "Memory the driver keeps."),
-    Field("memory.used", "MiB", _mib(_device("memory_used")), "Memory in use."),
-    Field("memory.free", "MiB", _mib(_free), "Memory not in use."),
-    Field("compute_mode", "", _device("compute_mode"), "Default, Exclusive_Process or Prohibited."),
-    Field("compute_cap", "", _capability, "CUDA compute capability, Major.Minor."),
-    Field("utilization.gpu", "%", _device("utilization"), "Share of the last second in which the device worked."),
-    Field("utilization.memory", "%", _device("utilization_memory"), "Share in which its memory was read or written."),
-    Field("utilization.encoder", "%", _device("utilization_encoder"), "Share in which the encoder worked."),
-    Field("utilization.decoder", "%", _device("utilization_decoder"), "Share in which the decoder worked."),
-    Field("utilization.jpeg", "%", _device("utilization_jpeg"), "Share in which the JPEG engine worked."),
-    Field("utilization.ofa", "%", _device("utilization_ofa"), "Share in which the optical flow engine worked."),
-    Field("ecc.mode.current", "", _device("ecc_mode"), "Whether memory errors are corrected."),
-    Field("ecc.errors.corrected.volatile.total", "", _device("ecc_corrected_volatile"), "Since the last start."),
-    Field("ecc.errors.uncorrected.volatile.total", "", _device("ecc_uncorrected_volatile"), "Since the last start."),
-    Field("ecc.errors.corrected.aggregate.total", "", _device("ecc_corrected_aggregate"), "In the board's life."),
-    Field("ecc.errors.uncorrected.aggregate.total", "", _device("ecc_uncorrected_aggregate"), "In the board's life."),
-    Field("temperature.gpu", "", _device("temperature"), "Degrees C of the core."),
-    Field("temperature.memory", "", _device("temperature_memory"), "Degrees C of the memory.", missing="N/A"),
-    *(Field(name, "W", _device("power"), "What the board draws.", 2) for name in _POWER.split()),
-    Field("power.limit", "W", _device("power_limit"), "The limit that was set.", 2),
-    Field("enforced.power.limit", "W", _device("power_enforced_limit"), "The limit that holds.", 2),
-    Field("power.default_limit", "W", _device("power_default_limit"), "The limit after a start of the driver.", 2),
-    Field("power.min_limit", "W", _device("power_min_limit"), "The lowest limit that can be set.", 2),
-    Field("power.max_limit", "W", _device("power_max_limit"), "The highest limit that can be set.", 2),
-    Field("clocks.current.graphics clocks.gr", "MHz", _device("clocks.graphics"), "Graphics clock."),
-    Field("clocks.current.sm clocks.sm", "MHz", _device("clocks.sm"), "Clock of the multiprocessors."),
-    Field("clocks.current.memory clocks.mem", "MHz", _device("clocks.memory"), "Memory clock."),
-    Field("clocks.current.video clocks.video", "MHz", _device("clocks.video"), "Clock of encoder and decoder."),
-    Field("clocks.max.graphics clocks.max.gr", "MHz", _device("clocks_max.graphics"), "Highest graphics clock."),
-    Field("clocks.max.sm", "MHz", _device("clocks_max.sm"), "Highest clock of the multiprocessors."),
-    Field("clocks.max.memory clocks.max.mem", "MHz", _device("clocks_max.memory"), "Highest memory clock."),
-    Field("mig.mode.current", "", _device("mig_mode"), "Whether the device is cut into instances."),
-    # rgpu's own
+# Documented by older drivers, and rgpu's own.
+_OTHERS: tuple[Field, ...] = (
+    Field("reset_status.reset_required", "", _nothing, "Of drivers before 580."),
+    Field("reset_status.drain_and_reset_recommended", "", _nothing, "Of drivers before 580."),
     Field("mig.profile", "", _device("mig.profile"), "The profile of the MIG instance that the device is."),
     Field("kind", "", _device("kind"), "cuda or cpu."),
     Field("server", "", _server("name"), "The name of the device's server."),
@@ -200,6 +191,15 @@ GPU: tuple[Field, ...] = (
     Field("memory.leased", "MiB", _mib(_device("memory_leased")), "Memory promised to leases."),
     Field("queue", "", _queue, "Clients that wait for a device of this server."),
 )
+
+
+def _documented() -> Iterator[Field]:
+    for names, unit, about, missing in documented():
+        value = _FOUND.get(names.split()[0], _nothing)
+        yield Field(names, unit, value, about, 2 if unit == "W" else 0, missing)
+
+
+GPU: tuple[Field, ...] = (*_documented(), *_OTHERS)
 
 APPS: tuple[Field, ...] = (
     Field("timestamp", "", timestamp, "When the question was asked: YYYY/MM/DD HH:MM:SS.msec."),

@@ -34,17 +34,27 @@ Picture = Callable[[Servers, bool], str]  # of the servers; the flag: the first 
 
 
 class Problem(Exception):
-    """Something to say, and the exit code after it."""
+    """Something to say, and the exit code after it; ``plain``: on the output, as nvidia-smi says it."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, plain: bool = False) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.plain = code, plain
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for every argument, to check it, and each would import shutil to ask for a width."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+        except (OSError, ValueError):  # no terminal
+            columns = 80
+        super().__init__(prog, width=max(20, columns - 2))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
     about = "Show the devices and sessions of the pool in RGPU_SERVERS or RGPU_REGISTRY, as nvidia-smi shows a host's."
-    parser = argparse.ArgumentParser(prog="rgpu-smi", description=about, epilog=_EPILOG, formatter_class=raw)
+    parser = argparse.ArgumentParser(prog="rgpu-smi", description=about, epilog=_EPILOG, formatter_class=_Help)
     add = parser.add_argument
     add("-L", "--list-gpus", action="store_true", help="one line for each device")
     add("-s", "--short", action="store_true", help="one line for each device with its load, memory and users")
@@ -69,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _scrolling_parser(name: str, groups: str, default: str, about: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"rgpu-smi {name}", description=about)
+    parser = argparse.ArgumentParser(prog=f"rgpu-smi {name}", description=about, formatter_class=_Help)
     add = parser.add_argument
     add("-s", "--select", metavar="GROUPS", default=default, type=_letters(groups), help=f"any of {groups}")
     add("-d", "--delay", metavar="SEC", default=1.0, type=_seconds, help="seconds between samples (default: 1)")
@@ -137,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"rgpu-smi: {error}", file=sys.stderr)
         return NO_SERVER
     except Problem as problem:
-        print(f"rgpu-smi: {problem}", file=sys.stderr)
+        print(problem if problem.plain else f"rgpu-smi: {problem}", file=sys.stdout if problem.plain else sys.stderr)
         return problem.code
     except KeyboardInterrupt:
         return 130
@@ -160,7 +170,8 @@ def _once_or_often(argv: list[str]) -> int:
 
 
 def _topo_options(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rgpu-smi topo", description="How the devices of the pool reach each other.")
+    about = "How the devices of the pool reach each other."
+    parser = argparse.ArgumentParser(prog="rgpu-smi topo", description=about, formatter_class=_Help)
     parser.add_argument("-m", "--matrix", action="store_true", help="a matrix (what it shows in any case)")
     about = "measure round trip and bandwidth between the workers, with a session on each device for a moment"
     parser.add_argument("-b", "--bandwidth", action="store_true", help=about)
@@ -186,7 +197,7 @@ def _scroll(argv: list[str]) -> int:
 
     name = argv[0]
     draw, groups, default = (
-        (monitor.dmon, monitor.DEVICE_GROUPS, "puc") if name == "dmon" else (monitor.pmon, monitor.SESSION_GROUPS, "um")
+        (monitor.dmon, monitor.DEVICE_GROUPS, "puc") if name == "dmon" else (monitor.pmon, monitor.SESSION_GROUPS, "u")
     )
     what = "device" if name == "dmon" else "session"
     about = f"A line for each {what}, again and again: {monitor.GROUPS_HELP}."
@@ -209,7 +220,7 @@ def _picture(options: argparse.Namespace) -> Picture:
         try:
             wanted = query.Query(what, options.query_gpu or options.query_compute_apps, options.format)
         except query.BadQuery as error:
-            raise Problem(INVALID, str(error)) from None
+            raise Problem(INVALID, str(error), plain=error.plain) from None
         return lambda servers, first: wanted.text(servers, first=first)
     if options.query or options.xml_format or options.display:
         from rgpu.smi import report

@@ -150,10 +150,12 @@ def topo(servers: list[Entry]) -> str:
     """A matrix of how each device reaches each other one."""
     devices = [(server, device) for server in servers for device in server["devices"]]
     names = [f"GPU{device['pool_index']}" for _, device in devices]
-    lines = ["\t".join(["", *names, "Server", "Host", "Link", "Round trip"])]
+    near = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    lines = ["\t".join(["", *names, *near, "Server", "Host", "Link", "Round trip"])]
     for name, (server, device) in zip(names, devices, strict=True):
         cells = [_path(server, device, *other) for other in devices]
         trip = milliseconds(server.get("rtt"))
+        cells += [str(device.get("cpu_affinity") or MISSING), str(device.get("numa_affinity", MISSING)), "", MISSING]
         lines.append("\t".join([name, *cells, server["name"], str(server.get("host") or MISSING), links(device), trip]))
     return "\n".join([*lines, _LEGEND])
 

@@ -12,7 +12,11 @@ from rgpu.smi.fields import Field, Row
 
 
 class BadQuery(ValueError):
-    """A field or a format without a meaning; the message is nvidia-smi's."""
+    """A field or a format without a meaning; ``plain``: the message is nvidia-smi's, which scripts may look for."""
+
+    def __init__(self, message: str, plain: bool = False) -> None:
+        super().__init__(message)
+        self.plain = plain
 
 
 class Query:
@@ -25,7 +29,7 @@ class Query:
         wanted = [name.strip() for name in names.split(",")]
         for name in wanted:
             if name not in table:
-                raise BadQuery(f'Field "{name}" is not a valid field to query.')
+                raise BadQuery(f'Field "{name}" is not a valid field to query.\n', plain=True)
         self._fields = [table[name] for name in wanted]
         parts = [part.strip() for part in form.split(",")] if form else []
         if parts[:1] not in (["csv"], ["json"]) or set(parts[1:]) - {"noheader", "nounits"}:

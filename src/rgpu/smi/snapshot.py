@@ -129,7 +129,7 @@ _HOLDER: dict[str, type | tuple[type, ...]] = {"user": str, "host": str, "pid": 
 _NUMBERS = """temperature temperature_memory power power_limit power_enforced_limit fan_speed age compute waited uptime
     ecc_uncorrected_volatile seconds_left idle rtt"""
 _WHOLE = """memory_leased memory_limit memory_spilled memory_reserved memory bar1_total bar1_used clocks_event_reasons
-    pci_device_id pci_subsystem_id pcie_sent pcie_received count position pid waiting"""
+    clocks_event_reasons_supported pci_device_id pci_subsystem_id pcie_sent pcie_received count position pid waiting"""
 _TEXTS = """performance_state compute_mode mig_mode pci_bus_id persistence_mode display_active ecc_mode uuid link id
     user host program cuda driver page"""
 _OPTIONAL: dict[str, type | tuple[type, ...]] = {

@@ -67,3 +67,14 @@ def bus(server: dict[str, Any], device: dict[str, Any]) -> str:
 def mig_of(device: dict[str, Any], key: str) -> Any:
     """What is known of the MIG instance that a device is; None for whole cards."""
     return (device.get("mig") or {}).get(key)
+
+
+def free(device: dict[str, Any]) -> int:
+    """Bytes that are neither used nor kept by the driver."""
+    return max(0, device["memory_total"] - device["memory_used"] - (device.get("memory_reserved") or 0))
+
+
+def pci(device: dict[str, Any], part: int) -> str | None:
+    """Domain (0), bus (1) or device (2) of a PCI bus id like ``00000000:19:00.0``, as ``0x19``."""
+    parts = (device.get("pci_bus_id") or "").replace(".", ":").split(":")
+    return f"0x{parts[part][-2 if part else -4 :].upper()}" if len(parts) == 4 else None
