@@ -1,471 +1,14 @@
 /* The loop over a message's commands, and the module. */
-#include "execute.h"
-#include "execute_read.h"
+#include "execute_loop.h"
 
 unsigned char *templates_expand(const struct templates *all, reader r, size_t *size, uint64_t *count);
-
-#include "execute_numpy.h"
 
 #define COMMANDS 4096
 #define FUNCTIONS 65536
 
 #define REPLAYED 65536 /* as in rgpu.wire.limits */
 
-enum { FREE = 2, EMPTY, VIEW, UNARY, BINARY, INPLACE, CALL, READ = 12, TEMPLATE = 16, REPLAY }; /* as in rgpu.wire.ops */
-#define DATA 2        /* the reply to READ */
-#define COPIED 16384 /* as in rgpu.server.executor */
-enum { LIST, TUPLE, HANDLE, DTYPE, ELLIPSIS = 7, INT = 11 }; /* as in rgpu.wire.values */
-
 struct execute the;
-
-/* ---- the loop ------------------------------------------------------------------------------ */
-
-enum { DONE, SLOW, FAILED }; /* SLOW: nothing has happened yet; FAILED: with an exception */
-
-#define DTYPES 16
-#define ARGUMENTS 16
-
-typedef struct {
-    PyObject_HEAD
-    Table *table;
-    PyObject **functions;
-    char *elementwise; /* whether a function is a ufunc of NumPy's own */
-    size_t count;
-    char lent, watched, twin;
-    struct templates *templates;
-    struct direct *direct;
-    struct {
-        char text[8];
-        PyArray_Descr *dtype;
-    } dtypes[DTYPES];
-} Loop;
-
-static PyObject *plain_array(const Loop *loop, uint64_t handle)
-{
-    const slot *s = table_find(loop->table, handle);
-    return s && PyArray_CheckExact(s->entry) ? s->entry : NULL;
-}
-
-/* Enter a result that is an array of its own. FAILED, or SLOW where it is anything else. */
-static int keep(Loop *loop, uint64_t handle, PyObject **result)
-{
-    if (PyArray_CheckScalar(*result) && !PyArray_Check(*result)) {
-        PyObject *array = PyArray_FromScalar(*result, NULL);
-        if (!array)
-            return FAILED;
-        Py_DECREF(*result);
-        *result = array;
-    }
-    if (!PyArray_CheckExact(*result))
-        return SLOW;
-    PyArrayObject *array = (PyArrayObject *)*result;
-    int wanted = NPY_ARRAY_OWNDATA | NPY_ARRAY_C_CONTIGUOUS;
-    if ((PyArray_FLAGS(array) & wanted) != wanted)
-        return SLOW;
-    return table_enter(loop->table, handle, *result, (int64_t)PyArray_NBYTES(array), 0) ? FAILED : DONE;
-}
-
-/* A new handle in its declared bounds that nothing has yet. */
-static int take_new_handle(const Loop *loop, reader *r, uint64_t *handle)
-{
-    return take_natural(r, handle) && *handle && !table_find(loop->table, *handle);
-}
-
-/* A new reference to an operand: an array, a float, or an integer as [INT, n]. */
-static PyObject *take_operand(const Loop *loop, reader *r)
-{
-    uint64_t x;
-    int64_t integer;
-    if (take_natural(r, &x)) {
-        PyObject *found = plain_array(loop, x);
-        Py_XINCREF(found);
-        return found;
-    }
-    if (r->end - r->at >= 9 && *r->at == 0xcb) {
-        double value;
-        r->at++;
-        if (!take(r, 8, &x))
-            return NULL;
-        memcpy(&value, &x, sizeof value);
-        return PyFloat_FromDouble(value);
-    }
-    if (take_list(r, &x) && x == 2 && take_natural(r, &x) && x == INT && take_integer(r, &integer))
-        return PyLong_FromLongLong(integer);
-    return NULL;
-}
-
-/* Let Python enter a result that is not as simple as it looked; takes the reference. */
-static int keep_slowly(PyObject *executor, uint64_t handle, PyObject *result)
-{
-    PyObject *done = PyObject_CallMethod(executor, "bind_fresh", "KO", (unsigned long long)handle, result);
-    Py_DECREF(result);
-    Py_XDECREF(done);
-    return done ? DONE : FAILED;
-}
-
-static int run_elementwise(Loop *loop, PyObject *executor, reader r, int operands)
-{
-    uint64_t fn, out;
-    if (!take_natural(&r, &fn) || fn >= loop->count || !loop->elementwise[fn] || !take_new_handle(loop, &r, &out))
-        return SLOW;
-    PyObject *a = take_operand(loop, &r), *b = a && operands == 2 ? take_operand(loop, &r) : NULL;
-    if (!a || (operands == 2 && !b) || (!PyArray_CheckExact(a) && (!b || !PyArray_CheckExact(b)))) {
-        Py_XDECREF(a);
-        Py_XDECREF(b);
-        if (PyErr_Occurred())
-            return FAILED;
-        return SLOW;
-    }
-    PyObject *result = direct_call(loop->direct, fn, loop->functions[fn], a, b, NULL);
-    if (!result && !PyErr_Occurred())
-        result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, NULL);
-    Py_DECREF(a);
-    Py_XDECREF(b);
-    if (!result)
-        return FAILED;
-    int how = keep(loop, out, &result);
-    if (how == SLOW)
-        return keep_slowly(executor, out, result);
-    Py_DECREF(result);
-    return how;
-}
-
-static int run_inplace(Loop *loop, reader r)
-{
-    uint64_t fn, handle;
-    if (loop->lent || !take_natural(&r, &fn) || fn >= loop->count || !loop->elementwise[fn] ||
-        !take_natural(&r, &handle))
-        return SLOW;
-    PyObject *a = plain_array(loop, handle), *b = a ? take_operand(loop, &r) : NULL;
-    if (!b)
-        return PyErr_Occurred() ? FAILED : SLOW;
-    Py_INCREF(a);
-    /* out=a; ufuncs cast by same_kind unless told otherwise */
-    PyObject *result = direct_call(loop->direct, fn, loop->functions[fn], a, b, a);
-    if (!result && !PyErr_Occurred())
-        result = PyObject_CallFunctionObjArgs(loop->functions[fn], a, b, a, NULL);
-    Py_DECREF(a);
-    Py_DECREF(b);
-    Py_XDECREF(result);
-    return result ? DONE : FAILED;
-}
-
-/* A borrowed dtype of a short name. */
-static PyArray_Descr *dtype_of(Loop *loop, const char *text, size_t size)
-{
-    if (size >= sizeof loop->dtypes[0].text || memchr(text, 0, size))
-        return NULL;
-    char name[8] = {0};
-    memcpy(name, text, size);
-    int i = 0;
-    for (; i < DTYPES && loop->dtypes[i].dtype; i++)
-        if (!memcmp(loop->dtypes[i].text, name, sizeof name))
-            return loop->dtypes[i].dtype;
-    PyObject *found = PyObject_CallFunction(the.decode_dtype, "s#", text, (Py_ssize_t)size);
-    if (!found || !PyArray_DescrCheck(found)) {
-        Py_XDECREF(found);
-        PyErr_Clear();
-        return NULL;
-    }
-    if (i == DTYPES) {
-        i = (unsigned char)name[2] % DTYPES;
-        Py_DECREF((PyObject *)loop->dtypes[i].dtype);
-    }
-    memcpy(loop->dtypes[i].text, name, sizeof name);
-    loop->dtypes[i].dtype = (PyArray_Descr *)found;
-    return loop->dtypes[i].dtype;
-}
-
-/* Whether the elements of a layout lie within nbytes of memory; extents are at least 1. */
-static int is_inside(int ndim, const npy_intp *shape, const npy_intp *strides, int64_t offset, int64_t itemsize,
-                     int64_t nbytes)
-{
-    __int128 low = offset, high = (__int128)offset + itemsize;
-    for (int i = 0; i < ndim; i++) {
-        __int128 reach = (__int128)(shape[i] - 1) * strides[i];
-        if (strides[i] < 0)
-            low += reach;
-        else
-            high += reach;
-    }
-    return low >= 0 && high <= nbytes;
-}
-
-static int run_view(Loop *loop, reader r)
-{
-    uint64_t out, root, ndim, again;
-    int64_t offset;
-    const char *text;
-    size_t length;
-    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
-    if (!take_new_handle(loop, &r, &out) || !take_natural(&r, &root) || !take_text(&r, &text, &length) ||
-        !take_list(&r, &ndim) || ndim > NPY_MAXDIMS)
-        return SLOW;
-    const slot *s = table_find(loop->table, root);
-    if (!s || s->root || !PyArray_CheckExact(s->entry))
-        return SLOW;
-    PyArrayObject *base = (PyArrayObject *)s->entry;
-    for (uint64_t i = 0; i < ndim; i++) {
-        int64_t extent;
-        if (!take_integer(&r, &extent) || extent < 1)
-            return SLOW; /* an array without elements has no memory to share */
-        shape[i] = (npy_intp)extent;
-    }
-    if (!take_list(&r, &again) || again != ndim)
-        return SLOW;
-    for (uint64_t i = 0; i < ndim; i++) {
-        int64_t stride;
-        if (!take_integer(&r, &stride))
-            return SLOW;
-        strides[i] = (npy_intp)stride;
-    }
-    if (!take_integer(&r, &offset) || !(PyArray_FLAGS(base) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS)) ||
-        !PyArray_ISWRITEABLE(base))
-        return SLOW;
-    PyArray_Descr *dtype = dtype_of(loop, text, length);
-    if (!dtype || !is_inside((int)ndim, shape, strides, offset, PyDataType_ELSIZE(dtype), (int64_t)PyArray_NBYTES(base)))
-        return SLOW;
-    Py_INCREF((PyObject *)dtype);
-    PyObject *view = PyArray_NewFromDescr(&PyArray_Type, dtype, (int)ndim, shape, strides,
-                                          (char *)PyArray_DATA(base) + offset, NPY_ARRAY_WRITEABLE, NULL);
-    if (!view)
-        return FAILED;
-    Py_INCREF((PyObject *)base);
-    int how = PyArray_SetBaseObject((PyArrayObject *)view, (PyObject *)base) ||
-                      table_enter(loop->table, out, view, 0, root)
-                  ? FAILED
-                  : DONE;
-    Py_DECREF(view);
-    return how;
-}
-
-static int run_empty(Loop *loop, reader r)
-{
-    uint64_t out, ndim;
-    const char *text;
-    size_t length;
-    npy_intp shape[NPY_MAXDIMS];
-    if (loop->twin || !take_new_handle(loop, &r, &out) || !take_text(&r, &text, &length) || !take_list(&r, &ndim) ||
-        ndim > NPY_MAXDIMS)
-        return SLOW;
-    PyArray_Descr *dtype = dtype_of(loop, text, length);
-    if (!dtype || !PyDataType_ELSIZE(dtype))
-        return SLOW;
-    __int128 nbytes = PyDataType_ELSIZE(dtype);
-    for (uint64_t i = 0; i < ndim; i++) {
-        int64_t extent;
-        if (!take_integer(&r, &extent) || extent < 1 || extent > INT32_MAX)
-            return SLOW;
-        shape[i] = (npy_intp)extent;
-        nbytes *= extent;
-        if (nbytes > INT64_MAX / 2)
-            return SLOW;
-    }
-    if (r.at == r.end || *r.at != 0xc0) /* strides of the client's own */
-        return SLOW;
-    if (table_admits(loop->table, table_charge((int64_t)nbytes)))
-        return FAILED;
-    Py_INCREF((PyObject *)dtype);
-    PyObject *array = PyArray_Empty((int)ndim, shape, dtype, 0);
-    if (!array)
-        return FAILED;
-    int how = table_enter(loop->table, out, array, (int64_t)PyArray_NBYTES((PyArrayObject *)array), 0) ? FAILED : DONE;
-    Py_DECREF(array);
-    return how;
-}
-
-static int run_free(Loop *loop, reader r)
-{
-    uint64_t count, handle;
-    if (!take_list(&r, &count))
-        return SLOW;
-    reader check = r;
-    for (uint64_t i = 0; i < count; i++)
-        if (!take_natural(&check, &handle) || !handle)
-            return SLOW;
-    if (count > 65536)
-        return SLOW;
-    for (uint64_t i = 0; i < count && take_natural(&r, &handle); i++)
-        table_release(loop->table, handle);
-    return DONE;
-}
-
-/* ---- calls --------------------------------------------------------------------------------- */
-
-/* The arrays among a call's arguments, which its result may turn out to be. */
-typedef struct {
-    PyObject *arrays[ARGUMENTS];
-    int count;
-} arguments;
-
-/* A new reference to a simple value; NULL without an exception where it is not one. */
-static PyObject *take_value(Loop *loop, reader *r, arguments *seen, int depth)
-{
-    int64_t integer;
-    uint64_t count, tag, handle;
-    const char *text;
-    size_t length;
-    if (r->at == r->end || depth > 4)
-        return NULL;
-    unsigned char mark = *r->at;
-    PyObject *constant = mark == 0xc0 ? Py_None : mark == 0xc2 ? Py_False : mark == 0xc3 ? Py_True : NULL;
-    if (constant) {
-        r->at++;
-        Py_INCREF(constant);
-        return constant;
-    }
-    if (mark == 0xcb)
-        return take_operand(loop, r);
-    if (take_integer(r, &integer))
-        return PyLong_FromLongLong(integer);
-    if (take_text(r, &text, &length))
-        return PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "strict");
-    if (!take_list(r, &count) || !count || !take_natural(r, &tag))
-        return NULL;
-    if (tag == HANDLE && count == 2) {
-        if (!take_natural(r, &handle))
-            return NULL;
-        const slot *s = table_find(loop->table, handle);
-        if (!s || (PyObject *)TYPE(s->entry) == the.poison || seen->count == ARGUMENTS)
-            return NULL;
-        if (PyArray_Check(s->entry))
-            seen->arrays[seen->count++] = s->entry;
-        Py_INCREF(s->entry);
-        return s->entry;
-    }
-    if (tag == ELLIPSIS && count == 1) {
-        Py_INCREF(Py_Ellipsis);
-        return Py_Ellipsis;
-    }
-    if (tag == DTYPE && count == 2) {
-        PyArray_Descr *dtype = take_text(r, &text, &length) ? dtype_of(loop, text, length) : NULL;
-        Py_XINCREF((PyObject *)dtype);
-        return (PyObject *)dtype;
-    }
-    if (tag == INT && count == 2)
-        return take_integer(r, &integer) ? PyLong_FromLongLong(integer) : NULL;
-    if ((tag != TUPLE && tag != LIST) || count > 65)
-        return NULL;
-    PyObject *made = tag == TUPLE ? PyTuple_New((Py_ssize_t)count - 1) : PyList_New((Py_ssize_t)count - 1);
-    for (uint64_t i = 1; made && i < count; i++) {
-        PyObject *item = take_value(loop, r, seen, depth + 1);
-        if (!item)
-            Py_CLEAR(made);
-        else if (tag == TUPLE)
-            PyTuple_SetItem(made, (Py_ssize_t)i - 1, item);
-        else
-            PyList_SetItem(made, (Py_ssize_t)i - 1, item);
-    }
-    return made;
-}
-
-/* Keyword arguments; 0 where they are not simple. */
-static int take_named(Loop *loop, reader *r, arguments *seen, PyObject **named)
-{
-    *named = NULL;
-    if (r->at == r->end || (*r->at & 0xf0) != 0x80)
-        return 0;
-    unsigned count = *r->at++ & 15;
-    if (!count)
-        return 1;
-    *named = PyDict_New();
-    for (unsigned i = 0; *named && i < count; i++) {
-        const char *text;
-        size_t length;
-        if (!take_text(r, &text, &length))
-            return 0;
-        PyObject *name = PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "strict");
-        PyObject *value = name ? take_value(loop, r, seen, 0) : NULL;
-        int bad = !value || PyDict_SetItem(*named, name, value);
-        Py_XDECREF(name);
-        Py_XDECREF(value);
-        if (bad)
-            return 0;
-    }
-    return *named != NULL;
-}
-
-static int finish_call(Loop *loop, PyObject *executor, uint64_t out, PyObject *result, const arguments *seen)
-{
-    int mine = 0;
-    for (int i = 0; i < seen->count; i++)
-        mine |= seen->arrays[i] == result;
-    int how = mine ? SLOW : keep(loop, out, &result);
-    if (how == SLOW) {
-        PyObject *arrays = PyList_New(0);
-        for (int i = 0; arrays && i < seen->count; i++)
-            if (PyList_Append(arrays, seen->arrays[i]))
-                Py_CLEAR(arrays);
-        PyObject *done = arrays ? PyObject_CallMethod(executor, "bind_result", "KOO", (unsigned long long)out, result,
-                                                      arrays)
-                                : NULL;
-        Py_XDECREF(arrays);
-        how = done ? DONE : FAILED;
-        Py_XDECREF(done);
-    }
-    Py_DECREF(result);
-    return how;
-}
-
-static int run_call(Loop *loop, PyObject *executor, reader r)
-{
-    uint64_t fn, outs, out = 0, count;
-    arguments seen = {{NULL}, 0};
-    if (loop->lent || !take_natural(&r, &fn) || fn >= loop->count || !take_list(&r, &outs) || outs > 1 ||
-        (outs && !take_new_handle(loop, &r, &out)) || !take_list(&r, &count) || count > ARGUMENTS)
-        return SLOW;
-    PyObject *args = PyTuple_New((Py_ssize_t)count), *named = NULL;
-    if (!args)
-        return FAILED;
-    int simple = 1, how = SLOW;
-    for (uint64_t i = 0; simple && i < count; i++) {
-        PyObject *value = take_value(loop, &r, &seen, 0);
-        simple = value != NULL;
-        if (simple)
-            PyTuple_SetItem(args, (Py_ssize_t)i, value);
-    }
-    if (simple && take_named(loop, &r, &seen, &named)) {
-        PyObject *result = PyObject_Call(loop->functions[fn], args, named);
-        if (!result)
-            how = FAILED;
-        else if (outs)
-            how = finish_call(loop, executor, out, result, &seen);
-        else {
-            Py_DECREF(result);
-            how = DONE;
-        }
-    } else
-        PyErr_Clear(); /* what stands there is for the executor to judge */
-    Py_DECREF(args);
-    Py_XDECREF(named);
-    return how;
-}
-
-/* A small array that is what the client takes it for, and lies as it is wanted: its answer is a copy. */
-static int run_read(Loop *loop, PyObject *executor, reader r)
-{
-    uint64_t reply, handle, order, ndim;
-    const char *text;
-    size_t length;
-    if (loop->twin || !take_natural(&r, &reply) || !take_natural(&r, &handle) || !take_natural(&r, &order) ||
-        order > 1 || !take_text(&r, &text, &length) || !take_list(&r, &ndim))
-        return SLOW;
-    PyArrayObject *array = (PyArrayObject *)plain_array(loop, handle);
-    if (!array || PyArray_DESCR(array) != dtype_of(loop, text, length) || (uint64_t)PyArray_NDIM(array) != ndim ||
-        PyArray_NBYTES(array) >= COPIED ||
-        !(PyArray_FLAGS(array) & (order ? NPY_ARRAY_F_CONTIGUOUS : NPY_ARRAY_C_CONTIGUOUS)))
-        return SLOW;
-    for (uint64_t i = 0, extent; i < ndim; i++)
-        if (!take_natural(&r, &extent) || (int64_t)extent != (int64_t)PyArray_DIM(array, (int)i))
-            return SLOW;
-    unsigned char head[16] = {0x93, DATA};
-    size_t size = 2 + store_natural(head + 2, reply);
-    head[size++] = 0; /* the offset */
-    PyObject *done = PyObject_CallMethod(executor, "post", "[y#y#]", (char *)head, (Py_ssize_t)size,
-                                         (char *)PyArray_DATA(array), (Py_ssize_t)PyArray_NBYTES(array));
-    Py_XDECREF(done);
-    return done ? DONE : FAILED;
-}
 
 /* ---- a message ----------------------------------------------------------------------------- */
 
@@ -595,20 +138,64 @@ static PyObject *loop_run(Loop *loop, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* What a Sync waits for has happened. */
+static PyObject *answer_to_sync(const Loop *loop, reader r)
+{
+    uint64_t reply;
+    PyObject *said = take_natural(&r, &reply) ? PyObject_CallNoArgs(loop->at_rest) : NULL;
+    int rests = said ? PyObject_IsTrue(said) : 0;
+    Py_XDECREF(said);
+    if (rests <= 0)
+        return NULL;
+    unsigned char head[16] = {0x93, DONE_REPLY};
+    size_t size = 2 + store_natural(head + 2, reply);
+    head[size++] = 0xc0;
+    return Py_BuildValue("[y#]", (char *)head, (Py_ssize_t)size);
+}
+
+/* (frames of a message) -> the answer's, where the message is one small Read or a Sync and its answer takes but a moment;
+ * None: it is for `run`, and nothing has happened. */
+static PyObject *loop_answer(Loop *loop, PyObject *frames)
+{
+    Py_buffer data;
+    uint64_t batch, count;
+    if (loop->watched || !PyList_Check(frames) || PyList_Size(frames) != 1)
+        Py_RETURN_NONE;
+    if (PyObject_GetBuffer(PyList_GetItem(frames, 0), &data, PyBUF_SIMPLE))
+        return NULL;
+    reader r = {data.buf, (const unsigned char *)data.buf + data.len};
+    int good = take_list(&r, &count) && count == 2 && take_natural(&r, &batch) && take_list(&r, &count) && count == 1;
+    reader command = r;
+    good = good && skip(&r) && r.at == r.end && command.end - command.at > 2;
+    int head = good ? command.at[0] << 8 | command.at[1] : 0;
+    command.at += good ? 2 : 0;
+    PyObject *answer = head == (0x96 << 8 | READ)   ? answer_to_read(loop, command)
+                       : head == (0x92 << 8 | SYNC) ? answer_to_sync(loop, command)
+                                                    : NULL;
+    PyBuffer_Release(&data);
+    if (answer)
+        loop->answered++;
+    else if (!PyErr_Occurred())
+        Py_RETURN_NONE;
+    return answer;
+}
+
 static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
 {
     Table *table;
-    PyObject *functions, *ufunc;
-    if (!PyArg_ParseTuple(args, "OO!O:Loop", &table, &PyList_Type, &functions, &ufunc))
+    PyObject *functions, *ufunc, *at_rest;
+    if (!PyArg_ParseTuple(args, "OO!OO:Loop", &table, &PyList_Type, &functions, &ufunc, &at_rest))
         return NULL;
     Py_ssize_t count = PyList_Size(functions);
     if (count < 0 || count > FUNCTIONS || !PyObject_TypeCheck((PyObject *)table, table_type) || !PyType_Check(ufunc))
-        return PyErr_Format(PyExc_TypeError, "(table, [function, ...], type of ufuncs)");
+        return PyErr_Format(PyExc_TypeError, "(table, [function, ...], type of ufuncs, at_rest)");
     Loop *loop = (Loop *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!loop)
         return NULL;
     Py_INCREF((PyObject *)table);
     loop->table = table;
+    Py_INCREF(at_rest);
+    loop->at_rest = at_rest;
     loop->templates = templates_new();
     loop->direct = direct_new((size_t)count);
     loop->functions = PyMem_Calloc((size_t)count + 1, sizeof *loop->functions);
@@ -633,6 +220,7 @@ static int loop_traverse(Loop *loop, visitproc visit, void *arg)
     for (size_t i = 0; i < loop->count; i++)
         Py_VISIT(loop->functions[i]);
     Py_VISIT((PyObject *)loop->table);
+    Py_VISIT(loop->at_rest);
     return 0;
 }
 
@@ -642,6 +230,7 @@ static int loop_clear(Loop *loop)
         PyObject *function = loop->functions[--loop->count];
         Py_DECREF(function);
     }
+    Py_CLEAR(loop->at_rest);
     return 0; /* the table breaks its circles itself */
 }
 
@@ -668,10 +257,12 @@ static PyObject *loop_define(Loop *loop, PyObject *args)
 
 static PyMethodDef loop_methods[] = {
     {"define", (PyCFunction)loop_define, METH_VARARGS, "Keep a template: (number, count, data, pieces, holes), checked."},
+    {"answer", (PyCFunction)loop_answer, METH_O, "(frames) -> the answer to a message of one small Read or a Sync, or None."},
     {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body) -> commands run; None: not a message, nothing ran."},
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef loop_members[] = {
+    {"answered", T_LONGLONG, offsetof(Loop, answered), 0, "commands, by answer"},
     {"lent", T_BOOL, offsetof(Loop, lent), 0, "an array's memory may be on its way to the client"},
     {"watched", T_BOOL, offsetof(Loop, watched), 0, "every command is for the executor, which records it"},
     {"twin", T_BOOL, offsetof(Loop, twin), 0, "one of two: new memory and reads are for the executor"},

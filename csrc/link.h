@@ -21,6 +21,7 @@ int link_check(PyObject *session, PyObject *inlet, PyObject *outlet); /* -1: the
 PyObject *link_send(PyObject *session, PyObject *frames);
 PyObject *link_receive(PyObject *session, PyObject *frames);
 int link_done(PyObject *session);
+int link_can_send(PyObject *session, int64_t nbytes);
 PyObject *link_take(PyObject *inlet);
 PyObject *link_give(PyObject *outlet, PyObject *message);
 int link_found(PyObject *inlet, double patience);

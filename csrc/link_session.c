@@ -460,6 +460,8 @@ PyObject *link_send(PyObject *session, PyObject *frames) { return session_send((
 
 PyObject *link_receive(PyObject *session, PyObject *frames) { return session_receive((Session *)session, frames); }
 
+int link_can_send(PyObject *session, int64_t nbytes) { return can_send((Session *)session, nbytes); }
+
 int link_done(PyObject *session)
 {
     PyObject *none = session_mark_done((Session *)session, NULL, 0);

@@ -530,7 +530,7 @@ int link_check(PyObject *session, PyObject *inlet, PyObject *outlet)
 }
 
 static PyMethodDef functions[] = {
-    {"turn", (PyCFunction)(void (*)(void))link_turn, METH_FASTCALL, "(session, inlet, outlet, frames, answer, place, patience): see rgpu.link.base.Link.turn."},
+    {"turn", (PyCFunction)(void (*)(void))link_turn, METH_FASTCALL, "(session, inlet, outlet, frames, answer, place, patience, run): see rgpu.link.base.Link.turn."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rgpu._rgpu_link", "Small messages in C; see rgpu._core.",

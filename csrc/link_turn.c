@@ -3,6 +3,8 @@
  * way does the same and is this one's twin. */
 #include "link.h"
 
+#define ANSWER 32768 /* bytes that the window must have room for before an answer is made */
+
 /* Whether a delivered message is the answer that was hoped for; its data lie in `place` then. */
 static int is_answer(PyObject *payload, PyObject *answer, PyObject *place)
 {
@@ -50,10 +52,30 @@ static PyObject *send_one(PyObject *session, PyObject *outlet, PyObject *frames)
     return both;
 }
 
+/* What `run` makes of a delivered message leaves at once, and says that the message is done. As send_one, but True where all
+ * of it has left, and the payload itself where this is nothing for `run`, or the window is full. */
+static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, PyObject *payload)
+{
+    PyObject *answer = link_can_send(session, ANSWER) ? PyObject_CallFunctionObjArgs(run, payload, NULL) : NULL;
+    if (!answer && PyErr_Occurred())
+        return NULL;
+    if (!answer || answer == Py_None) {
+        Py_XDECREF(answer);
+        Py_INCREF(payload);
+        return payload;
+    }
+    PyObject *left = link_done(session) ? NULL : send_one(session, outlet, answer);
+    Py_DECREF(answer);
+    if (left != Py_None)
+        return left;
+    Py_DECREF(left);
+    Py_RETURN_TRUE;
+}
+
 PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 7 || link_check(args[0], args[1], args[2]))
-        return PyErr_Format(PyExc_TypeError, "turn(session, inlet, outlet, frames, answer, place, patience)");
+    if (count != 8 || link_check(args[0], args[1], args[2]))
+        return PyErr_Format(PyExc_TypeError, "turn(session, inlet, outlet, frames, answer, place, patience, run)");
     PyObject *session = args[0], *inlet = args[1], *found;
     double patience = PyFloat_AsDouble(args[6]);
     if (patience == -1 && PyErr_Occurred())
@@ -73,7 +95,7 @@ PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
             return NULL;
         if (found == Py_None) {
             Py_DECREF(found);
-            if (link_found(inlet, until - link_now()))
+            if (patience > 0 && link_found(inlet, until - link_now()))
                 continue;
             Py_RETURN_NONE;
         }
@@ -88,6 +110,11 @@ PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
         if (payload == Py_None) { /* an acknowledgement, or nothing of ours */
             Py_DECREF(payload);
             continue;
+        }
+        if (args[7] != Py_None) {
+            found = answer_one(session, args[2], args[7], payload);
+            Py_DECREF(payload);
+            return found;
         }
         int answered = is_answer(payload, args[4], args[5]);
         if (answered > 0 && !link_done(session)) {

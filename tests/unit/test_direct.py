@@ -110,3 +110,39 @@ def test_memory_beyond_the_limit_is_refused_as_ever():
     worker.run(*[[ops.Binary.tag, BY_NAME["add"].id, 10 + n, 1, 1] for n in range(6)])
     assert [worker.found(10 + n) == "Poison" for n in range(6)] == [False, True, True, True, True, True]
     assert worker.executor.table.used <= 100_000
+
+
+def test_what_takes_a_moment_is_answered_as_any_other_read_is():
+    posted = []
+    executor = Executor(CpuBackend(), posted.append)
+
+    def both(*commands, payload=()):
+        """What the message is answered at once, and what it is answered the long way."""
+        frames = [codec.pack([1, list(commands)]), *payload]
+        at_once = executor.answer(list(frames))
+        posted.clear()
+        executor.run(frames)
+        return at_once, posted[0] if posted else None
+
+    arrays = np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.ones(4096)
+    for handle, array in enumerate(arrays, 1):
+        executor.table.put(handle, array, array.nbytes)
+    read = ops.Read.encode
+    for command in (read(7, 1, 0, "<f8", [2, 3]), read(1 << 40, 2, 1, "<f8", [2, 3]), ops.Sync.encode(300)):
+        at_once, later = both(command)
+        assert at_once == later is not None
+    before = executor.commands
+    assert executor.answer([codec.pack([1, [ops.Sync.encode(5)]])]) is not None and executor.commands == before + 1
+    for command in (
+        read(7, 1, 0, "<f4", [2, 3]),  # not what the client takes it for
+        read(7, 1, 0, "<f8", [3, 2]),
+        read(7, 1, 1, "<f8", [2, 3]),  # lies otherwise
+        read(7, 3, 0, "<f8", [4096]),  # large
+        ops.Unary.encode(BY_NAME["sqrt"].id, 20, 1),
+    ):
+        assert both(command)[0] is None
+    for body in (b"", b"\x92\x01\x91", codec.pack([1, [ops.Sync.encode(5)] * 2]), b"\x92\x01\x91\x92\x0d"):
+        assert executor.answer([body]) is None
+    assert executor.answer([]) is None
+    executor.watch(True)
+    assert executor.answer([codec.pack([1, [ops.Sync.encode(5)]])]) is None

@@ -56,12 +56,19 @@ class Link(ABC):
         return True
 
     def turn(
-        self, session: Any, frames: list | None, answer: bytes | None, place: memoryview | None, patience: float
+        self,
+        session: Any,
+        frames: list | None,
+        answer: bytes | None,
+        place: memoryview | None,
+        patience: float,
+        run: Callable[[list], list | None] | None = None,
     ) -> Any:
         """One turn of a conversation in one call: send ``frames``, if any, as the session's next message, then look
         for so many seconds for the next one that the session delivers. True: it was ``answer``, its data lie in
         ``place`` now, and it is marked as done; a list: it was another one; None: nothing has come, or nothing plain,
-        or (``patience`` below 0) nobody looked.
+        or (``patience`` below 0) nobody looked. ``run`` is given what came, and what it returns, if anything, leaves as
+        its answer at once: True then, too, and the message is marked as done.
         NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""
         return NotImplemented
 

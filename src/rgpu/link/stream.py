@@ -110,7 +110,7 @@ class StreamLink(Link):
         elif self._pipe.busy():
             _pusher.add(self)
 
-    def turn(self, session, frames, answer, place, patience):
+    def turn(self, session, frames, answer, place, patience, run=None):
         with self._lock:
             reader, writer = self._reader, self._writer
             if not self._plain or writer is None or writer.backlog or type(session) is not _core.link.Session:
@@ -119,10 +119,10 @@ class StreamLink(Link):
                 return NotImplemented
             got = None
             try:
-                got = _core.link.turn(session, reader, writer, frames, answer, place, patience)
+                got = _core.link.turn(session, reader, writer, frames, answer, place, patience, run)
                 if type(got) is tuple:
                     writer.keep(*got, COPY_BELOW)
-                    got = None
+                    got = None if run is None else True
                 if reader.signs:
                     self._give_sign()
             except ConnectionError:

@@ -117,6 +117,10 @@ class Backend(ABC):
     def synchronize(self) -> None:
         """Return when everything issued has run; raises asynchronous device errors."""
 
+    def at_rest(self) -> bool:
+        """Whether ``synchronize`` has nothing to wait for and nothing to raise."""
+        return False
+
     @abstractmethod
     def use_stream(self, stream: Any) -> None:
         """Make a stream object (or None) current for what follows."""

@@ -114,6 +114,9 @@ class CpuBackend(Backend):
     def synchronize(self) -> None:
         self.runner.finish()
 
+    def at_rest(self) -> bool:
+        return not self.runner.started
+
     def use_stream(self, stream: Any) -> None:
         self.stream = stream
 

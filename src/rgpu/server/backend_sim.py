@@ -89,6 +89,9 @@ class SimBackend(CpuBackend):
         if self.finished - now > 200e-6:  # shorter waits are made up for by the next one
             time.sleep(self.finished - now)
 
+    def at_rest(self) -> bool:
+        return False
+
     def synchronize(self) -> None:
         super().synchronize()
         time.sleep(max(0.0, self.finished - time.perf_counter()))

@@ -359,14 +359,14 @@ class Runner:
     def __init__(self) -> None:
         self.away: Callable[[], Any] = contextlib.nullcontext
         self._waiting: deque[Promise] = deque()
-        self._started: list[Promise] = []
+        self.started: list[Promise] = []  # that nobody has waited for
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], None], stream: Any) -> Promise:
         """Run it when everything before has run; it counts among what is pending on the stream."""
         promise = Promise(work, self.away)
-        self._started = [other for other in self._started if not other.done or other.failed] + [promise]
+        self.started = [other for other in self.started if not other.done or other.failed] + [promise]
         stream.pending = [other for other in stream.pending if not other.done or other.failed] + [promise]
         with self._changed:
             self._waiting.append(promise)
@@ -378,8 +378,8 @@ class Runner:
 
     def finish(self) -> None:
         """Wait for all of them; raises what went wrong."""
-        while self._started:
-            self._started.pop(0).wait()
+        while self.started:
+            self.started.pop(0).wait()
 
     def _run(self) -> None:
         while True:

@@ -67,9 +67,13 @@ class NoLoop:
 
     lent = False  # an array's memory may still be on its way to the client
     watched = False  # every command goes through the handlers, which record it
+    answered = 0
     twin = False  # new memory and reads go through their handlers: there is another worker
 
     def run(self, executor: Any, body: bytes) -> None:
+        return None
+
+    def answer(self, frames: list) -> None:
         return None
 
     def define(self, *template: Any) -> None:
@@ -80,7 +84,7 @@ def loop_of(table: Table, backend: Backend, functions: list) -> Any:
     """The C core's loop over a message's commands, for a backend whose arrays are NumPy's."""
     if _core.execute is None or backend.array is not np.ndarray or not isinstance(table, _core.execute.Table):
         return NoLoop()
-    return _core.execute.Loop(table, functions, np.ufunc)
+    return _core.execute.Loop(table, functions, np.ufunc, backend.at_rest)
 
 
 class Executor(UploadsMixin, TwinMixin):
@@ -101,7 +105,7 @@ class Executor(UploadsMixin, TwinMixin):
         self.peers = backend.peers = peers or Peers(backend)
         self.table = backend.table = spill.table_of(backend)
         self._get, self._array = self.table.peek, backend.array
-        self.commands = 0
+        self._commands = 0
         self._answered = 0  # arrays bound for the answer in the making
         self.templates = backend.templates = Templates()
         self.functions = _Functions(backend)
@@ -120,11 +124,21 @@ class Executor(UploadsMixin, TwinMixin):
 
     def functions_changed(self) -> None:
         """The loop has functions of its own to call."""
-        lent, watched = self._loop.lent, self._loop.watched
-        self._loop = loop_of(self.table, self.backend, list(self.functions.values()))
-        self._loop.lent, self._loop.watched, self._loop.twin = lent, watched, self.standing[1] > 1
+        before = self._loop
+        self._loop = loop = loop_of(self.table, self.backend, list(self.functions.values()))
+        loop.lent, loop.watched, loop.twin = before.lent, before.watched, self.standing[1] > 1
+        loop.answered = before.answered
         for number, template in self.templates.items():
-            self._loop.define(number, *template.told())
+            loop.define(number, *template.told())
+
+    @property
+    def commands(self) -> int:
+        """How many have run."""
+        return self._commands + self._loop.answered
+
+    def answer(self, frames: list) -> list | None:
+        """The answer to a message that asks for something small and waits for nothing; None: ``run`` it."""
+        return self._loop.answer(frames)
 
     def watch(self, on: bool) -> None:
         """Whether every command goes through ``handlers``, those of the C core's loop as well."""
@@ -139,7 +153,7 @@ class Executor(UploadsMixin, TwinMixin):
             count = 0
             for command in commands:
                 count += self._run(batch, count, command)
-        self.commands += count
+        self._commands += count
         self._payload = []
 
     def visited(self, index: int, command: list) -> None:
@@ -608,7 +622,8 @@ class Service:
                 return frames
             if connection.pump() or allowance.idle(connection.wait, settle):
                 return connection.take()
-        return connection.next(0.25)  # and one only: the one after it may be received into an array
+        # One only: the one after it may be received into an array.
+        return connection.next(0.25, self.executor.answer)
 
     def _see_visitor(self) -> None:
         visitor = self.visitor

@@ -219,27 +219,40 @@ class Connection:
         except IndexError:
             return None
 
-    def next(self, timeout: float) -> list | None:
+    def next(self, timeout: float, run: Callable[[list], list | None] | None = None) -> list | None:
         """``take``, after waiting for so long if there is nothing yet. At most one message is received, so that the
-        one after it can still go to its place."""
+        one after it can still go to its place. ``run`` may answer what comes at once, see ``Link.turn``; then there
+        is nothing to take."""
         if self._inbox or self.failure is not None:
             return self.take()
-        clock, link, got, seen = self._clock, self.link, NotImplemented, self._arrivals
+        clock, link, seen = self._clock, self.link, self._arrivals
         began, patience = clock(), min(self._spin.seconds(), timeout)
         try:
-            if patience > 0:
-                with self._lock:
-                    if self._stuck is None:
-                        got = link.turn(self.session, None, None, None, patience)
-                if type(got) is list:
-                    self._arrivals += 1
-                    return got
-            if got is not NotImplemented or not (patience > 0 and link.look(patience)):
-                self._slept(began + timeout, lambda: self._arrivals != seen)
+            got = self._turn(patience, run) if patience > 0 else NotImplemented
+            if got is None or got is NotImplemented:
+                if got is None or not (patience > 0 and link.look(patience)):
+                    self._slept(began + timeout, lambda: self._arrivals != seen)
+                got = self._turn(0.0, run)
         finally:
             self._spin.learn(clock() - began)
-        self.pump(one=True)
-        return self.take()
+        if got is True:
+            return None
+        if got is None or got is NotImplemented:
+            self.pump(one=True)
+            return self.take()
+        return got
+
+    def _turn(self, patience: float, run: Any) -> Any:
+        """``Link.turn``, to receive."""
+        with self._lock:
+            if self._stuck is not None or self._inbox or self.failure is not None:
+                return NotImplemented
+            got = self.link.turn(self.session, None, None, None, patience, run)
+            if got is True:
+                self.executed += 1
+            if got is True or type(got) is list:
+                self._arrivals += 1
+            return got
 
     def mark_done(self, n: int = 1) -> None:
         """n more messages were executed: the peer's window opens."""

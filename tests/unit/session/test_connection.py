@@ -328,3 +328,37 @@ def test_an_exchange_over_a_link_that_breaks(pair):
             here.mark_done()
     answered.join(20)
     assert not answered.is_alive() and here.executed == 30 and here.stats["reconnects"] >= 3
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["one turn", "the long way"])
+def test_an_answer_that_takes_a_moment_leaves_at_once_and_says_that_the_message_is_done(pair, plain):
+    here, there = pair
+    if not plain:
+        there.link.turn = lambda *_: NotImplemented
+    taken = []
+
+    def serve():
+        deadline = soon()
+        while there.executed < 60 and time.monotonic() < deadline:
+            frames = there.next(0.25, lambda frames: [b"at once", frames[0]] if int(frames[0]) % 3 else None)
+            if frames is not None:
+                taken.append(int(frames[0]))
+                there.post([b"later", frames[0]])
+                there.mark_done()
+
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    for i in range(60):
+        if i % 20 == 10:
+            here.link._drop()  # the session goes on over the next connection
+        here.post([b"%d" % i])
+        assert here.wait_until(lambda: bool(here._inbox), soon())
+        said, number = here.take()
+        assert int(number) == i and (said == b"later") == (i in taken)
+        if said == b"at once":
+            assert here.session.unfinished == (0, 0)
+        here.mark_done()
+    serving.join(20)
+    assert not serving.is_alive()
+    one_turn = plain and _core.link is not None
+    assert all(i in taken for i in range(60) if i % 3 == 0) and (len(taken) < 60) == one_turn
