@@ -390,9 +390,8 @@ class Mirror:
                 continue
             spare = len(self.whole) > 1 or not half.whole
             error = half.seat.fate(since, SERVER_LOST_AFTER if spare else None)
-            silent = time.monotonic() - since
-            if error is None and spare and silent > PATIENCE:
-                error = ServerLost(f"the worker of {half.name} could not be reached for {silent:.1f} s")
+            if error is None and spare and half.seat.silent > PATIENCE:
+                error = ServerLost(f"the worker of {half.name} could not be reached for {half.seat.silent:.1f} s")
             if error is not None and half.connection.down_since is not None:
                 self.lose(half, error)
 

@@ -17,6 +17,7 @@ from rgpu.link import seal
 from rgpu.session import Connection, Session
 
 ASK = 1.0  # seconds that asking for a session's state may take: others wait for the same thread
+AWAKE = 1.5  # seconds that pass between two looks at a silent worker, at most; more is a standstill of our own host
 SERVER_LOST_AFTER = 2.5  # seconds without a link until a server that refuses us, or has hung up, counts as lost
 
 
@@ -45,6 +46,8 @@ class Seat:
         self.name = name or f"{daemon.address}, {info['kind']}:{self.index}"
         self.session: bytes | None = None
         self.memory_total: int = info["memory_total"]
+        self.silent = 0.0  # seconds that the worker was not there while we were, as of the last look
+        self._looked = (0.0, 0.0)  # since when it was silent at the last look, and when that was
         self._grace = 0.0  # seconds that the worker waits for us
 
     def __repr__(self) -> str:
@@ -67,14 +70,19 @@ class Seat:
 
     def fate(self, since: float, patience: float | None = None) -> Exception | None:
         """What it means that the worker's link is down ``since`` a time; None: nothing yet. Where nobody answers it may
-        be the network: that is waited for as long as the worker waits, or for ``patience`` seconds."""
+        be the network: that is waited for as long as the worker waits, or for ``patience`` seconds. Time in which
+        this process stood still (it was stopped, or its machine moved) is nobody's silence."""
+        now, (before, looked) = time.monotonic(), self._looked
+        if since != before:
+            self.silent, looked = 0.0, since
+        self.silent += min(now - looked, AWAKE)
+        self._looked = since, now
         try:
             state = self.daemon.session_state(self.session, timeout=ASK)
         except ServerUnavailable as error:
             if patience is None:
                 patience = SERVER_LOST_AFTER if error.reason in ("refused", "closed") else self._grace
-            silent = time.monotonic() - since
-            return ServerLost(f"{self.name} no longer answers: {error}") if silent > patience else None
+            return ServerLost(f"{self.name} no longer answers: {error}") if self.silent > patience else None
         except PermissionError as error:  # an AuthenticationError
             return error
         if state.startswith("dead"):
@@ -87,7 +95,7 @@ class Seat:
             )
         if state == "unknown":
             return SessionExpired(f"{self.name}: the server no longer knows this session")
-        if time.monotonic() - since > self._grace + ASK:
+        if self.silent > self._grace + ASK:
             reason = f"could not be reached for more than {self._grace:g} s, though its server can"
             return SessionExpired(f"the worker of {self.name} {reason}; its arrays are gone")
         return None
