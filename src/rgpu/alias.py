@@ -71,6 +71,28 @@ class AliasFinder:
         value = getattr(importlib.import_module(parent), short, None) if parent else None
         return value if isinstance(value, type(sys)) else None
 
+    def find_distributions(self, context: object) -> list[object]:
+        """What ``importlib.metadata`` knows of CuPy: its name and version, which programs ask for."""
+        name = getattr(context, "name", None)
+        if name not in (None, "cupy") or self._real_spec(self.package) is None:
+            return []
+        from importlib.metadata import Distribution
+
+        version = getattr(importlib.import_module(f"{self.package}._version"), "CUPY_VERSION", "0")
+        texts = {
+            "METADATA": f"Metadata-Version: 2.1\nName: cupy\nVersion: {version}\n",
+            "top_level.txt": "\n".join(ROOTS),
+        }
+
+        class Alias(Distribution):
+            def read_text(self, filename: str) -> str | None:
+                return texts.get(filename)
+
+            def locate_file(self, path: object) -> object:  # type: ignore[override]
+                raise FileNotFoundError(f"cupy is an alias here, it has no file {path}")
+
+        return [Alias()]
+
     def _why_missing(self, name: str) -> str:
         if self._real_spec(self.package) is None:
             return (

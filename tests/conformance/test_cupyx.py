@@ -317,11 +317,15 @@ def test_kernels_of_windows_and_lines():
         ndimage.generic_filter(cp.array(IMAGE), lambda x: x[0], 3)
 
 
-def test_signal_functions_that_scipy_no_longer_has():
-    signal = cupyx.scipy.signal
+def test_signal_functions_that_take_functions_or_that_scipy_no_longer_has():
+    signal, theirs = cupyx.scipy.signal, importlib.import_module("scipy.signal")
     waves = signal.cwt(cp.sin(cp.arange(32.0)), signal.ricker, cp.arange(1, 5))
     assert waves.shape == (4, 32) and bool(cp.isfinite(waves).all())
     np.testing.assert_allclose(signal.qmf(cp.array([1.0, 2, 3])).get(), [3, -2, 1])
+    steps = np.array([[2, 1, 2, 3, 2, 0, 1, 0]] * 2)
+    for mode in ("clip", "wrap"):
+        found = signal.argrelextrema(cp.array(steps), lambda a, b: a > b, axis=1, order=2, mode=mode)
+        np.testing.assert_array_equal([x.get() for x in found], theirs.argrelextrema(steps, np.greater, 1, 2, mode))
     placed = signal.place_poles(cp.array([[0.0, 1], [0, 0]]), cp.array([[0.0], [1]]), cp.array([-1.0, -2]))
     np.testing.assert_allclose(placed.gain_matrix.get(), [[2, 3]], rtol=1e-6)
 

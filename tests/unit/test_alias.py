@@ -1,6 +1,7 @@
 """The alias: every name of CuPy's modules is the same module object as rgpu's."""
 
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import pkgutil
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.timeout(30)
 
 TREE = {
     "__init__.py": "from fakegpu import cuda\nclass ndarray: pass\nndarray.__module__ = 'cupy'\nuseful = 1\n",
+    "_version.py": "CUPY_VERSION = '14.2.0'\n",
     "linalg.py": "from fakegpu import ndarray\ndef solve(a, b): return a\n",
     "late.py": "import cupy.linalg\nlinalg = cupy.linalg\n",
     "star.py": "from cupy import *\n",
@@ -159,6 +161,14 @@ def test_other_imports_are_left_alone(tree):
     assert finder.find_spec("json") is None and finder.find_spec("cupyish") is None
     assert finder.target("cupy.linalg") == "fakegpu.linalg"
     assert finder.target("cupyx.scipy") == "fakegpu.cupyx.scipy"
+
+
+def test_the_version_that_programs_ask_for(tree):
+    assert importlib.metadata.version("cupy") == "14.2.0"
+    assert importlib.metadata.distribution("cupy").metadata["Name"] == "cupy"
+    assert "cupy" in importlib.metadata.packages_distributions()["cupyx"]
+    uninstall()
+    assert "cupy" not in importlib.metadata.packages_distributions().get("cupyx", [])
 
 
 def test_a_star_import_gives_cupys_names_and_no_others(tmp_path):

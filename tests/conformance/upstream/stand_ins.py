@@ -301,4 +301,4 @@ def install(sdist: Path) -> None:
     importlib.import_module("cupyx.cusparse")  # by this name first: tests ask it for CuPy's private functions
     cupy._core = importlib.import_module("cupy._core")
     cupy.cuda.get_nvcc_path = lambda: "nvcc"
-    cupy.testing = importlib.import_module("cupy.testing")  # CuPy's own, not rgpu's few for programs
+    cupy.testing = importlib.import_module("cupy.testing")  # CuPy's own: rgpu's is among what is tested

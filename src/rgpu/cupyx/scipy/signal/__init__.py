@@ -12,7 +12,7 @@ from rgpu import surface
 from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy import _objects, _table
 from rgpu.cupyx.scipy.signal import _segments, windows
-from rgpu.functions import dispatch
+from rgpu.functions import creation, dispatch
 
 
 class BadCoefficients(UserWarning):
@@ -49,6 +49,20 @@ def cwt(data: Any, wavelet: Any, widths: Any) -> Any:
         wave = wavelet(int(min(10 * width, data.size)), width)
         rows.append(dispatch.call("convolve", data, wave.conj()[::-1], "same"))
     return dispatch.call("stack", rows)
+
+
+def argrelextrema(data: Any, comparator: Any, axis: int = 0, order: int = 1, mode: str = "clip") -> Any:
+    """Indices, an array for each axis, of the elements of which ``comparator(element, neighbour)`` holds for ``order``
+    neighbours on either side; beyond an edge is its last element ("clip"), or the other edge ("wrap")."""
+    if int(order) != order or order < 1:
+        raise ValueError("Order must be an int >= 1")
+    length = data.shape[axis]
+    places, found = creation.arange(length), creation.ones(data.shape, dtype=bool)
+    for shift in range(1, int(order) + 1):
+        for moved in (places + shift, places - shift):
+            moved = moved % length if mode == "wrap" else moved.clip(0, length - 1)
+            found &= comparator(data, data.take(moved, axis=axis))
+    return found.nonzero()
 
 
 def filtfilt(
