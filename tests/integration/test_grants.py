@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from rgpu.leases.filters import parse_filters
 from rgpu.leases.terms import Terms
 from rgpu.registry import directory, grants
 from rgpu.registry.etcd import Etcd
-from tests.support.etcds import EtcdServer, needs_etcd
+from tests.support.etcds import EtcdServer, free_port, needs_etcd
 from tests.support.servers import Server, program
 from tests.support.waiting import wait_until
 
@@ -49,7 +50,9 @@ def serve(etcd, name, devices="cpu:1", *options):
 
 @pytest.fixture
 def servers(etcd, client):
-    with serve(etcd, "one") as one, serve(etcd, "two") as two:
+    page = free_port()
+    with serve(etcd, "one", "cpu:1", "--http", str(page)) as one, serve(etcd, "two") as two:
+        one.page = page
         wait_until(lambda: len(books(client)) == 2)
         yield one, two
 
@@ -129,6 +132,11 @@ def test_who_asks_the_servers_themselves_counts_as_well(etcd, client, servers):
         direct.close()
 
 
+def page(server, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.page}{path}", timeout=5) as answer:
+        return answer.read().decode()
+
+
 def test_whoever_waits_is_told_the_place_and_woken_at_once(etcd, client, servers):
     said, got = [], []
 
@@ -152,10 +160,23 @@ def test_whoever_waits_is_told_the_place_and_woken_at_once(etcd, client, servers
         assert str(os.getpid()) in row and "registry" in row
         for server in json.loads(rgpu_smi(etcd, "--json"))["servers"]:
             assert [(one["position"], one["count"]) for one in server["queue"]] == [(1, 2)]
+        wait_until(lambda: 'rgpu_queue_depth{server="one"} 1' in page(servers[0], "/metrics"))
+        (row,) = json.loads(page(servers[0], "/v1/picture"))["servers"][0]["queue"]
+        assert (row["position"], row["count"], row["pid"]) == (1, 2, os.getpid())
         given = time.monotonic()
     thread.join(20)
     assert got and got[0] - given < 2.0
     wait_until(lambda: not client.read(directory.QUEUE))
+    wait_until(lambda: 'rgpu_queue_depth{server="one"} 0' in page(servers[0], "/metrics"))
+
+
+def test_who_waits_for_a_moment_only_is_in_the_queue_all_the_same(etcd, servers):
+    """Also where reading the registry alone takes longer."""
+    said = []
+    with borrowed(etcd, count=2, memory=64 * MIB):
+        with pytest.raises(ServerBusy), borrowed(etcd, said.append, wait=0.001, memory=MIB):
+            pass
+    assert "place 1 of 1" in said[0]
 
 
 def test_a_killed_server_is_passed_over_at_once_and_said(etcd, client, servers):

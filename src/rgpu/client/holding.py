@@ -197,9 +197,10 @@ def acquire(
     """
     if redundancy > 1:
         return _acquire_apart(daemons, terms, redundancy, wait=wait, show=show, told=told)
-    deadline = time.monotonic() + wait
+    deadline = 0.0
     for attempt in range(ATTEMPTS):
         places = [(d, info) for d, welcome in zip(daemons, hello_all(daemons)) for info in welcome.devices]
+        deadline = deadline or time.monotonic() + wait  # what a slow server takes to say hello is no waiting
         places = [places[number] for number in visible(show, [info for _, info in places])]
         rooms = [room_of(daemon.address, info) for daemon, info in places]
         candidates(rooms, terms)

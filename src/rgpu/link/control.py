@@ -261,7 +261,10 @@ class ControlClient:
                     return frames[1]
             elif self._monitor in ready and (ending := self._ending()) is not None:
                 raise ending
-        raise ServerUnavailable(
+        raise self._silent()
+
+    def _silent(self) -> ServerUnavailable:
+        return ServerUnavailable(
             f"rgpu server {self.address} accepted the connection but did not answer in time: it hangs or is "
             "overloaded, or what listens there is not an rgpu-server; look at its log, or correct the address",
             "no-answer",
@@ -285,6 +288,8 @@ class ControlClient:
     def _unfit(self) -> Exception:
         """Why the handshake ended at once: what the other side wants, it says to whoever listens first."""
         mechanism = _mechanism(self.reached, self.port)
+        if mechanism is None:  # it was we who did not wait longer
+            return self._silent()
         if mechanism == b"CURVE" and self.token is None:
             return AuthenticationError(
                 f"rgpu server {self.address} asks for a key, and there is no token for it: set RGPU_TOKEN to the file "
@@ -316,8 +321,8 @@ class ControlClient:
             self._socket = self._monitor = None
 
 
-def _mechanism(host: str, port: int) -> bytes:
-    """Whether a ZeroMQ server asks for keys (CURVE) or not (NULL); empty: it is none, or does not say."""
+def _mechanism(host: str, port: int) -> bytes | None:
+    """Whether a ZeroMQ server asks for keys (CURVE) or not (NULL); empty: it is none. None: it says nothing at all."""
     said = b""
     try:
         with socket.create_connection((host, port), 1.0) as probe:
@@ -325,6 +330,9 @@ def _mechanism(host: str, port: int) -> bytes:
             probe.sendall(b"\xff" + bytes(8) + b"\x7f\x03")  # the signature and version of ZMTP 3
             while len(said) < 32 and (data := probe.recv(64)):
                 said += data
+    except TimeoutError:
+        if not said:
+            return None
     except OSError:
         pass
     return said[12:32].rstrip(b"\0") if said[:1] == b"\xff" else b""

@@ -57,7 +57,7 @@ class Registration:
     """
 
     def __init__(self, url: str, address: Address, about: dict[str, Any]) -> None:
-        self.address, self._about = address, about
+        self.url, self.address, self._about = url, address, about
         self._key = f"{BOOKS}{address}"
         self._etcd = Etcd(url, timeout=2.0)
         self._lease = 0

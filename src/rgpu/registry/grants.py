@@ -190,11 +190,12 @@ class Asker:
         self._skip.add(address)
 
     def get(self, terms: Terms, deadline: float) -> Grant:
-        """Devices for ``terms``, before ``deadline`` (``time.monotonic``).
+        """Devices for ``terms``, before ``deadline`` (``time.monotonic``). Who would wait was in the queue, and was
+        told the place, even where reading the registry took longer than that.
 
         Raises NoSuchDevice for what can never be, ServerBusy for what is not now, RegistryUnavailable.
         """
-        secret, attempts = secrets.token_bytes(16), 0
+        secret, attempts, patient = secrets.token_bytes(16), 0, time.monotonic() < deadline
         tried: tuple[Place, ...] = ()
         try:
             while True:
@@ -215,8 +216,9 @@ class Asker:
                     time.sleep(random.random() * 0.002 * min(attempts, 10))
                     continue
                 attempts = 0
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline and (self._queued or not patient):
                     raise decision.why or ServerBusy("the devices are not free")
+                patient = False
                 self._wait(terms, seen, decision, version, deadline)
         finally:
             self._leave()

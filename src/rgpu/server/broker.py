@@ -231,7 +231,7 @@ class Broker:
 
     def _why_not(self, request: Request, place: Place) -> RgpuError:
         waited = request.until - request.since
-        after = f" after {waited:g} s in the queue" if waited else ""
+        after = f" ({waited:.3g} s in the queue were not enough)" if waited else ""
         if over := self._over_quota(request.client.user, request.terms):
             return QuotaExceeded(over + after)
         try:

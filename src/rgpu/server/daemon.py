@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rgpu import host
-from rgpu.config import Address, ServerConfig, parse_placement
+from rgpu.config import Address, ServerConfig
 from rgpu.errors import (
     AuthenticationError,
     LeaseEnded,
@@ -25,11 +25,8 @@ from rgpu.errors import (
     ProtocolError,
     QuotaExceeded,
     RgpuError,
-    ServerBusy,
-    ServerDraining,
 )
-from rgpu.leases.filters import parse_filter
-from rgpu.leases.terms import Client, Quotas, Terms
+from rgpu.leases.terms import Client, Quotas
 from rgpu.link.control import ControlServer
 from rgpu.link.curve import ServerKeys
 from rgpu.registry.directory import Registration
@@ -39,7 +36,9 @@ from rgpu.server.confine import Quarters
 from rgpu.server.device import Device
 from rgpu.server.keys import KeyRing, Person, key_id
 from rgpu.server.lease import Lease, LeaseBook, Session
+from rgpu.server.line import Line
 from rgpu.server.promises import Promises
+from rgpu.server.requests import client_of, described, mismatch, reason_of, terms_of
 from rgpu.server.sharing import Sharing
 from rgpu.server.showing import Showing, facts_of
 from rgpu.server.telemetry import Inventory, threads_per_device
@@ -59,17 +58,6 @@ START_SECONDS = 20.0  # that a client waits for a worker to start
 ACCESS_SECONDS = 0.5  # between looks whether somebody's right has ended
 STANDSTILL_SECONDS = 2.0  # between two ticks, which are half a second apart at most: this host stood still
 RENEWALS = 4  # of a lease in the time after which its holder counts as gone
-
-#: what a client is told of an exception; the first class that fits
-_REASONS: tuple[tuple[type[RgpuError], str], ...] = (
-    (AuthenticationError, "denied"),
-    (NoSuchDevice, "no-device"),
-    (QuotaExceeded, "quota"),
-    (ServerDraining, "draining"),
-    (ServerBusy, "full"),
-    (LeaseEnded, "no-lease"),
-)
-
 
 @dataclass
 class _Waiting:
@@ -183,6 +171,8 @@ class Daemon:
     def register(self, registration: Registration) -> None:
         """Be found in a registry, and lend what it grants, from ``run`` on."""
         self._promises = Promises(registration, self._leases, self._broker)
+        if self._board is not None:
+            self._shows.line = Line(registration.url, str(registration.address), self._board.looked_at)
 
     @property
     def page(self) -> str:
@@ -207,6 +197,8 @@ class Daemon:
         self._waiting.clear()
         if self._promises is not None:
             self._promises.close()
+        if self._shows.line is not None:
+            self._shows.line.close()
         self._pool.close()
         self._server.close()
         self._inventory.close()
@@ -245,8 +237,7 @@ class Daemon:
         if self._board is not None:
             if now - self._shown >= SHOW_SECONDS:
                 self._shown = now
-                shown = self._shows.picture(self._access.stranger, len(self._waiting))
-                self._board.publish([shown | {"address": self.endpoint.removeprefix("tcp://")}])
+                self._board.publish([self._shows.page_picture(len(self._waiting), self.endpoint)])
             pause = min(pause, max(0.0, self._shown + SHOW_SECONDS - now))
         return pause
 
@@ -281,8 +272,7 @@ class Daemon:
         except ProtocolError as error:
             self._misunderstood(asker, error)
         except RgpuError as error:
-            reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "failed")
-            self._refuse(asker, reason, f"rgpu server {self.name}: {error}")
+            self._refuse(asker, reason_of(error), f"rgpu server {self.name}: {error}")
         except Exception as error:  # one client's request must not end everybody's sessions
             log.exception("a request failed")
             self._refuse(
@@ -295,17 +285,8 @@ class Daemon:
     def _refuse(self, asker: Any, reason: str, message: str) -> None:
         self._server.answer(asker, pack(control.Refused.encode(reason=reason, message=message[:4096])))
 
-    def _mismatch(self, message: Any) -> tuple | None:
-        if (message.version, message.fingerprint) == (VERSION, fingerprint()):
-            return None
-        return control.Refused.encode(
-            reason="version",
-            message=f"this client is rgpu {message.version} (protocol {message.fingerprint}), rgpu server "
-            f"{self.name} is rgpu {VERSION} (protocol {fingerprint()}); install the same version on both",
-        )
-
     def _hello(self, _asker: Any, message: Any, _person: Person) -> tuple:
-        return self._mismatch(message) or control.Welcome.encode(
+        return mismatch(message, self.name) or control.Welcome.encode(
             name=self.name,
             version=VERSION,
             fingerprint=fingerprint(),
@@ -313,10 +294,10 @@ class Daemon:
         )
 
     def _attach(self, asker: Any, message: Any, person: Person) -> tuple | None:
-        if mismatch := self._mismatch(message):
-            return mismatch
+        if refused := mismatch(message, self.name):
+            return refused
         wanted = None if message.device == control.ANY_DEVICE else message.device
-        client = _client(message, person)
+        client = client_of(message, person)
         if message.lease:
             lease = self._leases.renew(message.lease)
             self._check_owner(person, lease)
@@ -375,7 +356,7 @@ class Daemon:
             sealed=sealed,
             person=client.key and key_id(client.key),
         )
-        log.info("%s on device %d for %s, %r", _short(session), device.index, _who(client), worker)
+        log.info("%s on device %d for %s, %r", _short(session), device.index, described(client), worker)
         return control.Granted.encode(
             session=session.id,
             epoch=session.epoch,
@@ -444,12 +425,12 @@ class Daemon:
     # Leases on several devices
 
     def _request(self, _asker: Any, message: Any, person: Person) -> tuple | None:
-        if mismatch := self._mismatch(message):
-            return mismatch
+        if refused := mismatch(message, self.name):
+            return refused
         if message.promised:
             return self._claim(_asker, message, person)
-        terms = self._access.within(person, _terms(message), self._leases.totals, self._leases)
-        answer = self._broker.request(_client(message, person), terms, ticket=message.ticket, wait=message.wait)
+        terms = self._access.within(person, terms_of(message), self._leases.totals, self._leases)
+        answer = self._broker.request(client_of(message, person), terms, ticket=message.ticket, wait=message.wait)
         return self._leased(answer)
 
     def _claim(self, asker: Any, message: Any, person: Person) -> tuple | None:
@@ -459,13 +440,13 @@ class Daemon:
         if self._promises.behind(asker, message, person):
             return None  # answered when this server has seen that revision
         with self._promises.redeemed(message.promised, person.user if self.protected else message.user):
-            terms = self._access.within(person, _terms(message), self._leases.totals, self._leases)
-            return self._leased(self._broker.claim(_client(message, person), terms, message.promised))
+            terms = self._access.within(person, terms_of(message), self._leases.totals, self._leases)
+            return self._leased(self._broker.claim(client_of(message, person), terms, message.promised))
 
     def _leased(self, answer: Lease | Place) -> tuple:
         if isinstance(answer, Place):
             return control.Queued.encode(answer.ticket, answer.position, answer.waiting)
-        log.info("lease %s on devices %s for %s", answer.name, sorted(answer.parts), _who(answer.client))
+        log.info("lease %s on devices %s for %s", answer.name, sorted(answer.parts), described(answer.client))
         return control.Leased.encode(
             lease=answer.id,
             seconds=self._seconds_left(answer),
@@ -593,34 +574,3 @@ def _poke(waker: int) -> None:
 
 def _short(session: Session) -> str:
     return f"session {session.name}"
-
-
-def _who(client: Client) -> str:
-    return f"{client.user}@{client.host} pid {client.pid} ({client.program})"
-
-
-def _client(message: Any, person: Person) -> Client:
-    user = person.user if person.public_key else message.user
-    return Client(user, message.host, message.pid, message.program, person.public_key)
-
-
-def _terms(message: Any) -> Terms:
-    """The terms in a request; what has no meaning is the client's mistake."""
-    numbers = (message.fraction, message.compute, message.seconds, message.wait)
-    if not 1 <= message.count <= control.DEVICES or not all(0 <= number < 1e9 for number in numbers):
-        raise ProtocolError("a request has a number that cannot be meant")
-    if message.fraction > 1 or message.compute > 1:
-        raise ProtocolError("a part of a device is at most 1")
-    try:
-        return Terms(
-            message.count,
-            message.memory,
-            message.fraction,
-            message.compute,
-            message.seconds,
-            tuple(parse_filter(text) for text in message.filters),
-            parse_placement(message.placement),
-            tuple(message.devices),
-        )
-    except ValueError as error:
-        raise ProtocolError(str(error)) from None

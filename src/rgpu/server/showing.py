@@ -18,6 +18,7 @@ from rgpu.server.device import Device
 from rgpu.server.host import runs_kernels
 from rgpu.server.keys import Person
 from rgpu.server.lease import Lease, LeaseBook, Session
+from rgpu.server.line import Line
 from rgpu.server.telemetry import Inventory
 from rgpu.server.workers import WorkerPool
 from rgpu.wire.version import VERSION, fingerprint
@@ -44,7 +45,7 @@ def facts_of(device: Device, config: ServerConfig) -> dict[str, Any]:
 
 
 class Showing:
-    """``page``: the address of the server's web page, where there is one."""
+    """``page``: the address of the server's web page, where there is one; ``line``: who waits in the registry."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Showing:
         self._leases, self._broker, self._access, self._workers = leases, broker, access, workers
         self._started = time.monotonic()
         self.page = ""
+        self.line: Line | None = None
 
     def picture(self, person: Person, waiting: int) -> dict[str, Any]:
         """This server as rgpu-smi and the web page show it to somebody; ``waiting`` for a worker."""
@@ -81,6 +83,14 @@ class Showing:
                 for device in self._devices
             ],
         }
+
+    def page_picture(self, waiting: int, endpoint: str) -> dict[str, Any]:
+        """The same as everybody may see it, with the queue of the registry, whose rows `rgpu-smi` reads there."""
+        stranger = self._access.stranger
+        shown = self.picture(stranger, waiting)
+        nobody = dict(_NOBODY) if self._access.ring is not None else {}
+        queued = [row | nobody for row in self.line.rows] if self.line is not None else []
+        return shown | {"address": endpoint.removeprefix("tcp://"), "queue": shown["queue"] + queued}
 
     def device(self, device: Device) -> dict[str, Any]:
         """A device with what is left of it."""

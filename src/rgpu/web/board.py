@@ -17,6 +17,7 @@ from rgpu.web import metrics
 
 SECONDS = 600  # of history
 POINTS = 240_000  # of all devices together
+LOOKED_SECONDS = 120.0  # after which a reader is thought to have gone: longer than scrapes are apart
 SERIES = ("utilization", "memory_used", "power", "temperature")
 
 
@@ -32,6 +33,11 @@ class Board:
         self._history: deque[tuple[float, dict[str, tuple]]] = deque(maxlen=SECONDS)
         self._texts: dict[str, bytes] = {}
         self._lock = threading.Lock()
+        self._read = -LOOKED_SECONDS  # when somebody read last, on the monotonic clock
+
+    def looked_at(self) -> bool:
+        """Whether somebody reads what is published."""
+        return time.monotonic() - self._read < LOOKED_SECONDS
 
     def publish(self, servers: Sequence[dict[str, Any]]) -> None:
         """Take over the servers' descriptions (as ``rgpu-smi --json`` has them); nobody may change them any more."""
@@ -84,6 +90,7 @@ class Board:
 
     def _text(self, name: str, make: Any) -> bytes:
         """Made once for each picture, however many read it."""
+        self._read = time.monotonic()
         with self._lock:
             text = self._texts.get(name)
             if text is None:
