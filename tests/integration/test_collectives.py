@@ -292,6 +292,7 @@ def test_the_way_is_chosen_by_what_was_measured(members, monkeypatch):
     assert all(comm.costs() == costs for comm in comms)
     assert costs.beta_far > 0.7 / 2e6 and costs.beta_near < costs.beta_far / 2
     assert {comm.ways[-1] for comm in comms} == {"hierarchy"}
+    assert set(comms[0]._peers.reach) == {"two"} and not comms[1]._peers.reach  # what its server will know
 
 
 # ---- several processes -------------------------------------------------------------------------------

@@ -21,10 +21,11 @@ COMMAND = [sys.executable, "-m", "rgpu.smi"]
 
 @pytest.fixture(scope="module")
 def pool():
-    """Two servers with two and one devices; a session on device 1 of the pool."""
+    """Two servers with two and one devices, as if of two hosts; a session on device 1 of the pool."""
+    elsewhere = os.environ | {"RGPU_HOST_ID": "elsewhere"}
     with (
         Daemon("--devices", "cpu:2", "--name", "one", "--prestart", "0", "--device-memory", "1G") as one,
-        Daemon("--name", "two", "--prestart", "0") as two,
+        Daemon("--name", "two", "--prestart", "0", env=elsewhere) as two,
     ):
         talk = Talk(one.client.attach(1))
         yield one, two
@@ -281,11 +282,15 @@ def test_a_session_that_ends_leaves_the_table(pool):
     wait_until(lambda: not pool[1].sessions())
 
 
-def test_topo_measures_the_ways_between_workers(pool):
+def test_topo_measures_the_links_between_workers_and_servers_remember(pool):
     text = smi("topo", "-b", servers=addresses(pool)).stdout
     cells = [line.split("\t") for line in text[text.index("Between workers") :].splitlines()[2:]]
     assert all(row[1 + n] == " X " for n, row in enumerate(cells)) and len(cells) == len(cells[0]) - 1
-    assert all(re.fullmatch(r"\d+ us, \d+\.\d\d GB/s", cell) for row in cells for cell in row[1:] if cell != " X ")
+    figures = [cell for row in cells for cell in row[1:] if cell != " X "]
+    assert all(re.fullmatch(r"(shm|tcp), \d+ us, \d+\.\d\d GB/s", cell) for cell in figures), text
+    wait_until(lambda: set(pool[0].client.hello().devices[0]["reach"]) == {"elsewhere"})
+    rtt, bandwidth = pool[0].client.hello().devices[0]["reach"]["elsewhere"]
+    assert 1e-6 < rtt < 1 and bandwidth > 1e6
 
 
 def test_smi_starts_without_what_it_does_not_need():

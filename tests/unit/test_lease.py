@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rgpu.config import Quota, parse_quotas
 from rgpu.errors import LeaseEnded, NoSuchDevice, QuotaExceeded, ServerBusy, ServerDraining
 from rgpu.leases.filters import parse_filter
+from rgpu.leases.nearness import Reach
 from rgpu.leases.placement import Room, choose
 from rgpu.leases.queue import Waiting, grant_in_order, in_order
 from rgpu.leases.terms import Client, Quotas, Terms
@@ -307,6 +308,30 @@ class TestPlacement:
     )
     def test_which(self, terms, expected):
         assert choose(self.ROOMS, terms) == expected
+
+    def test_equally_used_devices_are_the_best_connected_ones(self):
+        slow, fast = [2e-3, 1e8], [5e-5, 5e9]
+        told = {"a": {"b": slow, "c": fast}, "b": {"c": slow}, "c": {}}
+
+        def rooms(**sessions):
+            return [
+                Room(f"{host}:1", 8, free, sessions=sessions.get(f"{host}{free}", 0),
+                     facts={"host_id": host, "reach": told[host]})
+                for host in "abc" for free in (7, 8)
+            ]  # fmt: skip
+
+        assert [choose(rooms(), Terms(count=n)) for n in (1, 2, 3, 4)] == [[1], [0, 1], [0, 1, 5], [0, 1, 4, 5]]
+        assert choose(rooms(a7=1), Terms(count=2)) == [2, 3]  # as used first, then as near
+        assert choose(rooms(a7=1, b7=1, b8=1, c8=1), Terms(count=3)) == [0, 1, 4]
+        assert choose(rooms(), Terms(count=2, devices=(0, 3, 4))) == [0, 4]
+
+    def test_what_a_worker_says_of_distances_is_checked(self):
+        reach = Reach()
+        for nonsense in (None, [], {"x": 1}, {"x": [1, 0]}, {"x": [-1, 1]}, {"x": ["1", 2]}, {"x" * 65: [1, 1]}):
+            reach.notice(nonsense)
+        assert not reach.hosts
+        reach.notice({f"host{n}": [1e-3, 1e9] for n in range(200)})
+        assert len(reach.hosts) == 64 and reach.hosts["host199"] == [1e-3, 1e9]
 
     @pytest.mark.parametrize(
         ("terms", "error", "message"),

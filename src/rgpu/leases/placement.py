@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rgpu.errors import NoSuchDevice, ServerBusy
+from rgpu.leases.nearness import least_used
 from rgpu.leases.terms import Terms, show_bytes
 
 _EPSILON = 1e-9  # shares are sums of decimal fractions
+_BUSY = 50  # per cent, from which a device without sessions counts as used by somebody else
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ def choose(rooms: Sequence[Room], terms: Terms, ties: Sequence[float] = ()) -> l
         tie = ties[position] if ties else 0.0
         return (sign * room.sessions, sign * room.utilization, -sign * room.memory_free, tie, position)
 
+    if terms.placement == "spread" and terms.count > 1:
+        # The least used ones, as ever; which of those that are alike, their way to each other decides.
+        return least_used(rooms, free, terms.count, lambda p: (rooms[p].sessions, rooms[p].utilization >= _BUSY), load)
     return sorted(heapq.nsmallest(terms.count, free, key=load))
 
 

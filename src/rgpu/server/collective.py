@@ -128,7 +128,11 @@ class Communicator:
         if self._costs is None:
             hosts = rings.by_host(self.hosts)
             near = self._measure(next(ranks for ranks in hosts if self.rank in ranks))
-            far = self._measure([ranks[0] for ranks in hosts])
+            firsts = [ranks[0] for ranks in hosts]
+            far = self._measure(firsts)
+            if all(far):
+                after = firsts[(firsts.index(self.rank) + 1) % len(firsts)]
+                self._peers.measured(self.hosts[after], 2 * far[0], 1 / far[1])
             mine = np.array([*near, *far])
             rings.doubling_all_reduce(self, self.order, mine, np.maximum)
             known = rings.Costs()

@@ -525,6 +525,7 @@ class Daemon:
             session.memory_used, session.resident_used = message.memory_used, message.resident
             session.busy, session.commands = message.busy, message.commands
             session.redundancy = message.whole, message.wanted
+            self._shows.reach.notice(message.reach)
         elif isinstance(message, control.Opened.Record):
             if asker := self._visits.pop(message.visit, None):
                 self._server.answer(asker, pack(control.Visiting.encode(*message)))

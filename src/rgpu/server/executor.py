@@ -602,7 +602,7 @@ class Service:
         return self.executor.place(frames) if self.connection.session.idle else None
 
     def telemetry(self) -> dict:
-        """{'memory_used', 'resident', 'commands', 'busy'}: busy is the share of the time since the last call."""
+        """What ``Telemetry`` tells; busy is the share of the time since the last call."""
         now, since = time.monotonic(), self._since
         busy = self._busy + (now - since if since is not None else 0.0)
         (before, busy_before), self._told = self._told, (now, busy)
@@ -611,7 +611,7 @@ class Service:
         share = min(1.0, max(0.0, share))
         table = executor.table
         told = {"memory_used": table.used, "resident": table.resident, "commands": executor.commands, "busy": share}
-        return told | dict(zip(("whole", "wanted"), executor.standing))
+        return told | dict(zip(("whole", "wanted"), executor.standing)) | {"reach": dict(executor.peers.reach)}
 
     def _next(self) -> list | None:
         """The next message, if there is one in a while."""

@@ -23,6 +23,7 @@ from rgpu.server.host import host_id
 from rgpu.server.peer import Pair
 from rgpu.server.table import Poison
 
+HOSTS = 64  # whose distances a worker remembers, and tells its daemon about once a second
 DIAL = 2.0  # seconds to find out whether anything listens at a place
 GREET = 15.0  # seconds that what listens there has to answer: its host may be busy
 SEALS = "sealed "  # begins the room of a worker whose pairs may be sealed
@@ -53,6 +54,7 @@ class Peers:
         self.pairs: dict[int, Pair] = {}
         self.others: weakref.WeakSet[Pair] = weakref.WeakSet()  # those of communicators
         self.stores: list[Any] = []  # where communicators meet
+        self.reach: dict[str, list[float]] = {}  # other host -> [seconds of a round trip, bytes a second]
 
     def away(self) -> Any:
         """A context in which this worker waits for another one: its turn on the device is somebody else's meanwhile."""
@@ -172,7 +174,19 @@ class Peers:
 
     def measure(self, number: int) -> tuple[float, float]:
         """(seconds of a round trip, bytes a second) of the link to a peer, now."""
-        return self._pair(number).measure()
+        pair = self._pair(number)
+        rtt, bandwidth = pair.measure()
+        if pair.greeting is not None:
+            self.measured(pair.greeting.host, rtt, bandwidth)
+        return rtt, bandwidth
+
+    def measured(self, host: str, rtt: float, bandwidth: float) -> None:
+        """What the way to a host is worth, for who places leases later."""
+        if host != host_id():
+            self.reach.pop(host, None)
+            self.reach[host] = [rtt, bandwidth]
+            while len(self.reach) > HOSTS:
+                self.reach.pop(next(iter(self.reach)))
 
     def settle(self) -> None:
         """Wait until nothing that was sent is still read from arrays. A lost peer reads nothing."""

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rgpu.config import ServerConfig
+from rgpu.leases.nearness import Reach
 from rgpu.server.access import Access
 from rgpu.server.broker import Broker
 from rgpu.server.device import Device
-from rgpu.server.host import runs_kernels
+from rgpu.server.host import host_id, runs_kernels
 from rgpu.server.keys import Person
 from rgpu.server.lease import Lease, LeaseBook, Session
 from rgpu.server.line import Line
@@ -31,6 +32,7 @@ def facts_of(device: Device, config: ServerConfig) -> dict[str, Any]:
     return {
         "server": config.server_name,
         "host": platform.node(),
+        "host_id": host_id(),
         "address": config.bind,
         "labels": dict(config.labels),
         "link": "tcp",
@@ -62,6 +64,7 @@ class Showing:
         self._started = time.monotonic()
         self.page = ""
         self.line: Line | None = None
+        self.reach = Reach()
 
     def picture(self, person: Person, waiting: int) -> dict[str, Any]:
         """This server as rgpu-smi and the web page show it to somebody; ``waiting`` for a worker."""
@@ -107,6 +110,7 @@ class Showing:
             "open": room.open and not self._broker.draining,
             "load": room.sessions,
             "utilization": reading.utilization,
+            "reach": dict(self.reach.hosts),
         }
 
     def _held(self, device: Device, person: Person) -> list[dict[str, Any]]:

@@ -147,6 +147,7 @@ def run(
         guard.telemetry, guard.admit = service.telemetry, admit
         reason = service.run()
         pairs.close()
+        guard.tell(0.0)  # what was measured last
         tell(channel, Finished.encode(reason=reason[:200]))
         connection.close()
     return 0
@@ -252,7 +253,7 @@ class Guard(threading.Thread):
                 # informed, and tells whether there still is one.
                 self._notice_standstill()
                 self._connection.pump()
-                self._tell()
+                self.tell()
                 ending = self._heard() or self._silent()
         except Exception as error:  # a session without a guard would outlive its client
             log.exception("the guard failed")
@@ -263,8 +264,8 @@ class Guard(threading.Thread):
             tell(self._channel, Finished.encode(reason=str(ending)[:200]))
             os._exit(0)
 
-    def _tell(self) -> None:
-        if self.telemetry is not None and time.monotonic() - self._told >= TELL_SECONDS:
+    def tell(self, pause: float = TELL_SECONDS) -> None:
+        if self.telemetry is not None and time.monotonic() - self._told >= pause:
             self._told = time.monotonic()
             self._allowance.tidy()
             tell(self._channel, Telemetry.encode(**self.telemetry(), link=self._connection.link.kind))

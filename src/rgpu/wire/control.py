@@ -301,7 +301,8 @@ class Ready(Control, tag=50):
 
 
 class Telemetry(Control, tag=51):
-    """Sent about once a second. Of ``wanted`` workers that should run the session's stream ``whole`` do."""
+    """Sent about once a second. Of ``wanted`` workers that should run the session's stream ``whole`` do.
+    ``reach``: other host -> [seconds of a round trip, bytes a second], where this worker measured its links."""
 
     memory_used: U64
     resident: U64
@@ -310,6 +311,7 @@ class Telemetry(Control, tag=51):
     whole: U8
     wanted: U8
     link: Text()
+    reach: PLAIN
 
 
 class Finished(Control, tag=52):
