@@ -20,10 +20,12 @@ double link_now(void);                        /* time.monotonic() */
 int link_check(PyObject *session, PyObject *inlet, PyObject *outlet); /* -1: they are not what their names say */
 PyObject *link_send(PyObject *session, PyObject *frames);
 PyObject *link_receive(PyObject *session, PyObject *frames);
+int link_expects(PyObject *session, PyObject *header);
 int link_done(PyObject *session);
 int link_can_send(PyObject *session, int64_t nbytes);
 PyObject *link_take(PyObject *inlet);
-PyObject *link_give(PyObject *outlet, PyObject *message);
+void link_put_back(PyObject *inlet, PyObject *message); /* the one just taken */
+int link_give(PyObject *outlet, PyObject *message);     /* what the pipe does not take is kept; -1 with an exception */
 int link_found(PyObject *inlet, double patience);
 PyObject *link_turn(PyObject *module, PyObject *const *args, Py_ssize_t count);
 

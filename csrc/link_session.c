@@ -460,6 +460,14 @@ PyObject *link_send(PyObject *session, PyObject *frames) { return session_send((
 
 PyObject *link_receive(PyObject *session, PyObject *frames) { return session_receive((Session *)session, frames); }
 
+int link_expects(PyObject *session, PyObject *header)
+{
+    PyObject *said = session_expects((Session *)session, header);
+    int expects = said ? said == Py_True : -1;
+    Py_XDECREF(said);
+    return expects;
+}
+
 int link_can_send(PyObject *session, int64_t nbytes) { return can_send((Session *)session, nbytes); }
 
 int link_done(PyObject *session)

@@ -16,6 +16,7 @@
 #define BUFFER (256 << 10)
 #define PLACED (16 << 10)
 #define SMALL (16 << 10) /* a message below this leaves in one piece, copied together */
+#define COPY_BELOW (64 << 10) /* as in rgpu.link.base */
 #define LOOKS 32         /* at shared memory, before another may use this core */
 #define PAUSES 4         /* between two looks: the peer may run on the other half of this core */
 #define TAKEN (64 << 10) /* bytes that are taken into the buffer at once: what is large has another place */
@@ -44,6 +45,7 @@ typedef struct {
     PyObject_HEAD
     pipe_end pipe;
     long long given; /* as Inlet's taken */
+    char torn;       /* the rest of a message was lost: the connection has no use any more */
 } Outlet;
 
 static PyObject *connection_error(const char *why)
@@ -491,6 +493,7 @@ static PyMethodDef outlet_methods[] = {
 };
 static PyMemberDef outlet_members[] = {
     {"given", T_LONGLONG, offsetof(Outlet, given), 0, NULL},
+    {"torn", T_BOOL, offsetof(Outlet, torn), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot outlet_slots[] = {
@@ -508,12 +511,31 @@ PyObject *link_take(PyObject *inlet)
     return message;
 }
 
-PyObject *link_give(PyObject *outlet, PyObject *message)
+void link_put_back(PyObject *inlet, PyObject *message)
 {
-    PyObject *missing = outlet_give((Outlet *)outlet, message);
-    if (missing)
-        ((Outlet *)outlet)->given += link_total(message);
-    return missing;
+    Inlet *in = (Inlet *)inlet;
+    int64_t size = link_total(message);
+    in->taken -= size;
+    in->low -= (Py_ssize_t)size + 4 + 4 * PyList_Size(message);
+    in->fresh = 1;
+}
+
+int link_give(PyObject *outlet, PyObject *message)
+{
+    Outlet *out = (Outlet *)outlet;
+    PyObject *missing = outlet_give(out, message), *kept = NULL;
+    if (missing) {
+        out->given += link_total(message);
+        out->torn = PyLong_AsLongLong(missing) != 0;
+    }
+    if (missing && out->torn) { /* else, or where this fails, the peer has a part of a message */
+        kept = PyObject_CallMethod(outlet, "keep", "OOi", message, missing, COPY_BELOW);
+        out->torn = kept == NULL;
+    }
+    Py_XDECREF(kept);
+    int failed = !missing || out->torn;
+    Py_XDECREF(missing);
+    return failed ? -1 : 0;
 }
 
 /* ---- the module ---------------------------------------------------------------------------- */

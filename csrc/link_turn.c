@@ -5,14 +5,14 @@
 
 #define ANSWER 32768 /* bytes that the window must have room for before an answer is made */
 
-/* Whether a delivered message is the answer that was hoped for; its data lie in `place` then. */
-static int is_answer(PyObject *payload, PyObject *answer, PyObject *place)
+/* Whether a message is the answer that was hoped for, behind its header; its data lie in `place` then. */
+static int is_answer(PyObject *message, PyObject *answer, PyObject *place)
 {
     Py_buffer to = {0}, data = {0}, head, wanted;
-    Py_ssize_t count = PyList_Size(payload);
-    if (answer == Py_None || count < 1 || count > 2 || !PyBytes_Check(PyList_GetItem(payload, 0)))
+    Py_ssize_t count = PyList_Size(message);
+    if (count < 2 || count > 3)
         return 0;
-    if (PyObject_GetBuffer(PyList_GetItem(payload, 0), &head, PyBUF_SIMPLE))
+    if (PyObject_GetBuffer(PyList_GetItem(message, 1), &head, PyBUF_SIMPLE))
         return -1;
     if (PyObject_GetBuffer(answer, &wanted, PyBUF_SIMPLE)) {
         PyBuffer_Release(&head);
@@ -23,9 +23,11 @@ static int is_answer(PyObject *payload, PyObject *answer, PyObject *place)
     PyBuffer_Release(&wanted);
     if (!same)
         return 0;
-    if (PyObject_GetBuffer(place, &to, PyBUF_WRITABLE))
-        return -1;
-    if (count == 2 && PyObject_GetBuffer(PyList_GetItem(payload, 1), &data, PyBUF_SIMPLE))
+    if (PyObject_GetBuffer(place, &to, PyBUF_WRITABLE)) {
+        PyErr_Clear(); /* the long way knows how */
+        return 0;
+    }
+    if (count == 3 && PyObject_GetBuffer(PyList_GetItem(message, 2), &data, PyBUF_SIMPLE))
         same = -1;
     else if ((same = data.len == to.len) && to.len)
         memcpy(to.buf, data.buf, (size_t)to.len);
@@ -35,25 +37,17 @@ static int is_answer(PyObject *payload, PyObject *answer, PyObject *place)
     return same;
 }
 
-/* None: all of it has left, or waits in the session; (message, missing): the link did not take so many bytes. */
-static PyObject *send_one(PyObject *session, PyObject *outlet, PyObject *frames)
+/* All of it has left, or waits in the session, or in the writer: -1 with an exception. */
+static int send_one(PyObject *session, PyObject *outlet, PyObject *frames)
 {
-    PyObject *message = link_send(session, frames), *missing, *both = NULL;
-    if (!message || message == Py_None)
-        return message;
-    missing = link_give(outlet, message);
-    if (missing && PyLong_AsLongLong(missing) == 0) {
-        Py_INCREF(Py_None);
-        both = Py_None;
-    } else if (missing)
-        both = PyTuple_Pack(2, message, missing);
-    Py_XDECREF(missing);
-    Py_DECREF(message);
-    return both;
+    PyObject *message = link_send(session, frames);
+    int failed = !message || (message != Py_None && link_give(outlet, message));
+    Py_XDECREF(message);
+    return failed ? -1 : 0;
 }
 
-/* What `run` makes of a delivered message leaves at once, and says that the message is done. As send_one, but True where all
- * of it has left, and the payload itself where this is nothing for `run`, or the window is full. */
+/* What `run` makes of a delivered message leaves at once, and says that the message is done: True. The payload itself
+ * where this is nothing for `run`, or the window is full. */
 static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, PyObject *payload)
 {
     PyObject *answer = link_can_send(session, ANSWER) ? PyObject_CallFunctionObjArgs(run, payload, NULL) : NULL;
@@ -64,66 +58,84 @@ static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, 
         Py_INCREF(payload);
         return payload;
     }
-    PyObject *left = link_done(session) ? NULL : send_one(session, outlet, answer);
+    int failed = link_done(session) || send_one(session, outlet, answer);
     Py_DECREF(answer);
-    if (left != Py_None)
-        return left;
-    Py_DECREF(left);
+    if (failed)
+        return NULL;
     Py_RETURN_TRUE;
+}
+
+/* A message that has come, for a client that hopes for one answer: True, or None where it is another one that the session
+ * would deliver, which stays where it was; NotImplemented: it was none of these, and nothing is left of it. Whatever a signal's
+ * handler raises when this returns, nothing is lost. */
+static PyObject *hope(PyObject *session, PyObject *inlet, PyObject *message, PyObject *answer, PyObject *place)
+{
+    int expected = PyList_Size(message) > 1 ? link_expects(session, PyList_GetItem(message, 0)) : 0;
+    int found = expected > 0 ? is_answer(message, answer, place) : expected;
+    if (found < 0)
+        return NULL;
+    if (expected && !found) {
+        link_put_back(inlet, message);
+        Py_RETURN_NONE;
+    }
+    PyObject *payload = link_receive(session, message);
+    int delivered = payload && payload != Py_None;
+    Py_XDECREF(payload);
+    if (!payload || (delivered && link_done(session)))
+        return NULL;
+    if (delivered)
+        Py_RETURN_TRUE;
+    Py_RETURN_NOTIMPLEMENTED;
+}
+
+/* A message that has come, for a worker: what `run` says, or its payload; NotImplemented: it has none. */
+static PyObject *serve(PyObject *session, PyObject *outlet, PyObject *message, PyObject *run)
+{
+    PyObject *payload = link_receive(session, message), *found;
+    if (!payload)
+        return NULL;
+    if (payload == Py_None) { /* an acknowledgement, or nothing of ours */
+        Py_DECREF(payload);
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    if (run == Py_None)
+        return payload;
+    found = answer_one(session, outlet, run, payload);
+    Py_DECREF(payload);
+    return found;
 }
 
 PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     if (count != 8 || link_check(args[0], args[1], args[2]))
         return PyErr_Format(PyExc_TypeError, "turn(session, inlet, outlet, frames, answer, place, patience, run)");
-    PyObject *session = args[0], *inlet = args[1], *found;
+    PyObject *session = args[0], *inlet = args[1], *answer = args[4];
     double patience = PyFloat_AsDouble(args[6]);
     if (patience == -1 && PyErr_Occurred())
         return NULL;
     if (args[3] != Py_None) {
-        PyObject *left = send_one(session, args[2], args[3]);
-        if (left != Py_None)
-            return left;
-        Py_DECREF(left);
+        if (send_one(session, args[2], args[3]))
+            return NULL;
         if (patience < 0)
             Py_RETURN_NONE;
     }
     double until = link_now() + patience;
     for (;;) {
-        found = link_take(inlet);
-        if (!found)
+        PyObject *message = link_take(inlet), *found;
+        if (!message)
             return NULL;
-        if (found == Py_None) {
-            Py_DECREF(found);
-            if (patience > 0 && link_found(inlet, until - link_now()))
+        int none = message == Py_None;
+        if (none || message == Py_NotImplemented) {
+            Py_DECREF(message);
+            if (none && patience > 0 && link_found(inlet, until - link_now()))
                 continue;
             Py_RETURN_NONE;
         }
-        if (found == Py_NotImplemented) {
-            Py_DECREF(found);
-            Py_RETURN_NONE;
-        }
-        PyObject *payload = link_receive(session, found);
-        Py_DECREF(found);
-        if (!payload)
-            return NULL;
-        if (payload == Py_None) { /* an acknowledgement, or nothing of ours */
-            Py_DECREF(payload);
-            continue;
-        }
-        if (args[7] != Py_None) {
-            found = answer_one(session, args[2], args[7], payload);
-            Py_DECREF(payload);
+        found = answer == Py_None ? serve(session, args[2], message, args[7])
+                                  : hope(session, inlet, message, answer, args[5]);
+        Py_DECREF(message);
+        if (found != Py_NotImplemented)
             return found;
-        }
-        int answered = is_answer(payload, args[4], args[5]);
-        if (answered > 0 && !link_done(session)) {
-            Py_DECREF(payload);
-            Py_RETURN_TRUE;
-        }
-        if (!PyErr_Occurred())
-            return payload;
-        Py_DECREF(payload);
-        return NULL;
+        Py_DECREF(found);
     }
 }

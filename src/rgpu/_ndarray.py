@@ -174,9 +174,10 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
                 raise TypeError(f"{meta.dtype} array cannot be obtained to {out.dtype} array")
             if meta.shape != out.shape:
                 raise ValueError(f"Shape mismatch. Expected shape: {meta.shape}, actual shape: {out.shape}")
-            if not (out.flags.c_contiguous or out.flags.f_contiguous):
+            flags = out.flags
+            order = "C" if flags.c_contiguous else "F"
+            if order == "F" and not flags.f_contiguous:
                 raise RuntimeError("`out` must be either C-contiguous or F-contiguous")
-            order = "C" if out.flags.c_contiguous else "F"
         else:
             order = (order or "C").upper()
             if order not in ("C", "F", "A", "K"):

@@ -169,6 +169,25 @@ def test_ctrl_c_again_and_again_leaves_the_session_usable(servers):
     assert (done.stdout, done.stderr) == ("True 0 True\n", "")
 
 
+SMALL = """
+        for _ in range(50):
+            wrong += not (small.get() == 2.0).all()
+            stream.sync()
+"""
+LEFT = """
+print(interrupted > 10, wrong, stream._batch == stream.connection.progress[0], stream._plain, stream._sinks,
+    stream.connection.stats["reconnects"], float(small.sum()))
+"""
+
+
+def test_ctrl_c_again_and_again_in_small_reads_loses_and_tears_nothing(servers):
+    begin, loop = (INTERRUPTED.index(part) for part in ("        for _ in", "    except KeyboardInterrupt:\n  "))
+    source = INTERRUPTED[:begin] + SMALL.lstrip("\n") + INTERRUPTED[loop : INTERRUPTED.index("print(")] + LEFT
+    made = "a.get()\nfrom rgpu.client import pool\nsmall, stream = cp.ones(4) * 2, pool.current_stream()\n"
+    done = program(source.replace("a.get()\n", made, 1), servers[0])
+    assert (done.stdout, done.stderr) == ("True 0 True {} {} 0 8.0\n", "")
+
+
 @pytest.mark.parametrize("size", [10, 20_000_000])
 def test_ctrl_c_answers_at_once_while_the_worker_is_busy(servers, size):
     source = f"""

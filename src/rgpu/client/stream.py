@@ -22,6 +22,7 @@ from rgpu.client import failures
 from rgpu.client.compare import Content
 from rgpu.client.profile import Profile
 from rgpu.client.queue import FORKED, Queue, next_handle, next_reply, reserve_handles
+from rgpu.client.reading import PLACES, Reading
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
@@ -33,21 +34,18 @@ from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import MEETING, OWN, TABLE
 
-BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
+BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
-_PLACES = 320  # batches whose lines are remembered: the window, and a little more
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
 
 __all__ = ["BATCH", "CommandStream", "forked", "next_handle", "reserve_handles"]
-_T_EXPECT, _T_READ, _T_SYNC = ops.Expect.tag, ops.Read.tag, ops.Sync.tag
-_T_DATA, _T_DONE = ops.Data.tag, ops.Done.tag
-_NOTHING = memoryview(bytearray())
+_T_EXPECT = ops.Expect.tag
 _streams: weakref.WeakSet[CommandStream] = weakref.WeakSet()
 
 
-class CommandStream(Writing, Queue):
+class CommandStream(Reading, Writing, Queue):
     """Commands to one worker, in one session."""
 
     def __init__(
@@ -177,17 +175,18 @@ class CommandStream(Writing, Queue):
         self._batch += 1
         sent = self._sent_places
         sent[self._batch] = places
-        if len(sent) > _PLACES:
+        if len(sent) > PLACES:
             del sent[next(iter(sent))]
         self.counters.commands += len(places)
         self.counters.batches += 1
         if self._profile is not None:
             self._profile.batch(frames, places)
         try:
-            if wanted is None:
+            found = None if wanted is None else self.connection.exchange(frames, wanted[0], wanted[1])
+            if found is None:
                 self.connection.post(frames)
-            elif self.connection.exchange(frames, wanted[0], wanted[1]):
-                self._replies[wanted[2]] = None
+            elif found:
+                self._replies[wanted[2]] = None  # type: ignore[index]
         except BaseException as error:
             if error is self.connection.failure:
                 raise failures.fresh(error) from error.__cause__
@@ -262,38 +261,9 @@ class CommandStream(Writing, Queue):
         finally:
             self.own.discard(reply)
 
-    def sync(self) -> None:
-        """Wait until everything submitted has run; raises the first error nobody has seen."""
-        reply = next_reply()
-        answer = codec.pack((_T_DONE, reply, None))
-        self._plain[answer] = (reply, _NOTHING)
-        try:
-            self._exchange((_T_SYNC, reply), answer, _NOTHING)
-        finally:
-            self._plain.pop(answer, None)
-        if self._failed:
-            self.raise_failed()
-
     def raise_failed(self) -> None:
         """Raise the oldest error of a command that nobody waited for."""
         self._raise_unseen(lambda failure: True)
-
-    def read(self, handle: int, out: np.ndarray, order: str = "C", wire: Any = None) -> None:
-        """Fill ``out`` (contiguous in ``order``, writable) with the array's content; ``wire``: its dtype, encoded."""
-        flat = memoryview(out.reshape(-1, order="A").view(np.uint8) if out.nbytes else bytearray())
-        reply = next_reply()
-        answer = codec.pack((_T_DATA, reply, 0))
-        self._sinks[reply] = (flat, [0], out.dtype)
-        if len(flat) < PLACED:
-            self._plain[answer] = (reply, flat)
-        try:
-            dtype = values.encode_dtype(out.dtype) if wire is None else wire
-            self._exchange((_T_READ, reply, handle, 1 if order == "F" else 0, dtype, out.shape), answer, flat, "values")
-        finally:
-            self._plain.pop(answer, None)
-            self._sinks.pop(reply, None)
-        if self._failed:
-            self._raise_lost()
 
     # ---- past the queue: for whoever holds the lock, and so one point of the stream ------------------------------
 
@@ -346,24 +316,6 @@ class CommandStream(Writing, Queue):
         if lost is not None:
             self._failed.remove(lost)
             raise lost.exception()
-
-    def _exchange(self, command: tuple, answer: bytes, place: memoryview, what: str = "completion") -> None:
-        """Send a command and wait for its answer, in one turn of the conversation if that can be. Not where others
-        wait as well, who would wait for us."""
-        plain = len(place) < PLACED and len(self._plain) == 1 and self.mirror is None and self._profile is None
-        with self.lock:
-            self.gather()
-            if not (plain and self.direct) or self.unsent or not self._await_room(len(answer) + COMMANDS, 0.0):
-                self._queue(command)
-            else:
-                self._check_usable()
-                self.counters.round_trips += 1
-                with shield:
-                    body = codec.pack((self._batch + 1, (command,)))
-                    self._post([body], [failures.place_of(sys._getframe(1))], (answer, place, command[1]))
-                self._awaited(command[1], flush=False)
-                return
-        self._wait(command[1], what, len(place), (answer, place, command[1]) if plain else None)
 
     def _wait(self, reply: int, what: str = "completion", nbytes: int = 0, wanted: tuple | None = None) -> Any:
         """The answer. An error of this answer is raised; then one that could poison no result."""

@@ -65,10 +65,11 @@ class Link(ABC):
         run: Callable[[list], list | None] | None = None,
     ) -> Any:
         """One turn of a conversation in one call: send ``frames``, if any, as the session's next message, then look
-        for so many seconds for the next one that the session delivers. True: it was ``answer``, its data lie in
-        ``place`` now, and it is marked as done; a list: it was another one; None: nothing has come, or nothing plain,
-        or (``patience`` below 0) nobody looked. ``run`` is given what came, and what it returns, if anything, leaves as
-        its answer at once: True then, too, and the message is marked as done.
+        for so many seconds for the next one that the session delivers. Without ``answer`` that is returned, a list;
+        ``run`` is given it first, and what it returns, if anything, leaves as its answer at once: True, and the
+        message is marked as done. With ``answer``, True: it was this one, its data lie in ``place`` now, and it is
+        marked as done; any other one stays to be received. Then, as where nothing has come, or nothing plain, or
+        (``patience`` below 0) nobody looked: None.
         NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""
         return NotImplemented
 

@@ -120,13 +120,14 @@ class StreamLink(Link):
             got = None
             try:
                 got = _core.link.turn(session, reader, writer, frames, answer, place, patience, run)
-                if type(got) is tuple:
-                    writer.keep(*got, COPY_BELOW)
-                    got = None if run is None else True
                 if reader.signs:
                     self._give_sign()
             except ConnectionError:
                 self._drop()
+            except BaseException:
+                if writer.torn:
+                    self._drop()
+                raise
             self.sent_bytes += writer.given
             self.received_bytes += reader.taken
             writer.given = reader.taken = 0

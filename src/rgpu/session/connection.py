@@ -17,7 +17,7 @@ from typing import Any
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import PLACED, Link, Sink
 from rgpu.session.session import Session
-from rgpu.session.spin import Spin
+from rgpu.session.spin import SHORT, Hope, Spin
 
 RETRY = 0.001  # a link that would block is tried again after this
 FLUSH = 1.0  # how long close waits for the peer to have everything
@@ -51,7 +51,7 @@ class Connection:
         self._inbox: deque[list] = deque()
         self._stuck: list | None = None  # what the link would not take yet
         self._arrivals = 0  # grows with everything a waiter may wait for
-        self._spin = Spin()
+        self._spin, self._hope = Spin(), Hope()
         self._half = session.window_messages // 2
         session.link_down()  # until the link says that it is up
         _connections.add(self)
@@ -92,29 +92,33 @@ class Connection:
                 self._stuck = message
             return True
 
-    def exchange(self, frames: list, answer: bytes, place: memoryview) -> bool:
-        """``post``, and look a moment for this answer, as long as looking pays. Whether it came: then its data lie in
-        ``place``, and it is marked as done. Whatever else comes is delivered as ever."""
+    def exchange(
+        self, frames: list, answer: bytes, place: Any, missed: Callable[[], None] = lambda: None
+    ) -> bool | None:
+        """Send a message and look a moment for this answer, if looking pays and nothing stands against it; None:
+        nothing was sent. Whether it came: then its data lie in ``place`` (a writable buffer), and it is marked as done;
+        else ``missed`` has been called before anything can be delivered. Whatever a signal's handler raises meanwhile,
+        the session is as it was before the message was sent, or after."""
         session, clock = self.session, self._clock
         with self._lock:
-            patience = self._spin.seconds()
-            plain = patience and self.failure is None and self._stuck is None and not self._inbox
-            if plain and session.unfinished[0] <= self._half and session.can_send(sum(map(len, frames))):
-                began = clock()
-                got = self.link.turn(session, frames, answer, place, patience)
-                if got is not NotImplemented:
-                    self._arrivals += 1
-                    self.link.wake()
-                    if got is None:
-                        return False
-                    self._spin.learn(clock() - began)
-                    if got is True:
-                        self.executed += 1
-                        return True
-                    self._deliver(got)
-                    return False
-        self.post(frames)
-        return False
+            patience = self._hope.seconds()
+            if not patience or self.failure is not None or self._stuck is not None or self._inbox:
+                return None
+            if session.unfinished[0] > self._half or not session.can_send(sum(map(len, frames))):
+                return None
+            began = clock()
+            got = self.link.turn(session, frames, answer, place, patience)
+            if got is NotImplemented:
+                return None
+            self._arrivals += 1
+            self.link.wake()
+            if got is not True:
+                self._hope.learn(2 * SHORT)
+                missed()
+                return False
+            self._hope.learn(clock() - began)
+            self.executed += 1
+            return True
 
     def _deliver(self, payload: list) -> None:
         if self._on_message is None:
