@@ -191,12 +191,13 @@ class TestRun:
         wait_until(lambda: not leases(daemons[0]), timeout=12)
 
     def test_waiting_in_the_queue(self, command, daemons):
+        wait_until(lambda: not leases(daemons[0]) and not leases(daemons[1]))  # what the test before held
         held = [daemon.request(Terms(count=2, memory=60 * MIB)) for daemon in daemons]
         try:
             done = command("run", "-n", "1", "-m", "8MiB", "--", "true", check=75)
             assert "none can be had now" in done.stderr
-            done = command("run", "-n", "1", "-m", "8MiB", "--wait-for", "5s", "--", "true", check=75)
-            assert "place 1 of 1 in the queue" in done.stderr and "in the queue" in done.stderr
+            done = command("run", "-n", "1", "-m", "8MiB", "--wait-for", "0.5s", "--", "true", check=75)
+            assert "place 1 of 1 in the queue" in done.stderr and "in the queue were not enough" in done.stderr
         finally:
             for daemon, lease in zip(daemons, held):
                 daemon.give_back(lease.lease)
