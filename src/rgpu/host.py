@@ -34,9 +34,14 @@ def facts() -> dict[str, Any]:
         "locked_memory": _limit(resource.RLIMIT_MEMLOCK),
         "shared_memory_free": _free("/dev/shm"),
         "interfaces": interfaces(),
-        "rdma": _names("/sys/class/infiniband"),
+        "rdma": rdma(),
         "mps": _mps(),
     }
+
+
+def rdma() -> list[str]:
+    """The RDMA cards of this host."""
+    return _names("/sys/class/infiniband")
 
 
 def _versions() -> dict[str, str]:

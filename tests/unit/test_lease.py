@@ -289,6 +289,7 @@ class TestPlacement:
         Room("b", 8, 5, sessions=1, facts={"name": "V100", "compute_capability": [7, 0]}),
         Room("b", 8, 8, sessions=0, facts={"name": "V100"}),
         Room("b", 8, 8, sessions=9, open=False, facts={"name": "V100"}),
+        Room("c", 8, 8, open=False, facts={"name": "V100", "draining": True}),
     ]
 
     @pytest.mark.parametrize(
@@ -336,12 +337,13 @@ class TestPlacement:
     @pytest.mark.parametrize(
         ("terms", "error", "message"),
         [
-            (Terms(devices=(7,)), NoSuchDevice, "no device 7 on this server; it has devices 0 to 4"),
-            (Terms(count=6), NoSuchDevice, "6 devices are asked for, and there are 5"),
+            (Terms(devices=(7,)), NoSuchDevice, "no device 7 on this server; it has devices 0 to 5"),
+            (Terms(count=7), NoSuchDevice, "7 devices are asked for, and there are 6"),
             (Terms(filters=(parse_filter("name=H*"),)), NoSuchDevice, "that fit name=H"),
             (Terms(memory=9), NoSuchDevice, "the largest has 8 bytes"),
             (Terms(count=4, placement="same-host"), NoSuchDevice, "no single server has 4"),
             (Terms(devices=(4,)), ServerBusy, "device 4 already serves 9 sessions"),
+            (Terms(devices=(5,)), ServerBusy, "device 5 is of a server that is being drained"),
             (Terms(count=4, memory=4), ServerBusy, "4 devices, 4 bytes of each asked for, and 3 can be had now"),
             (Terms(count=3, memory=4, placement="same-host"), ServerBusy, "can be had now"),
         ],
@@ -353,15 +355,18 @@ class TestPlacement:
 
 class TestFilters:
     FACTS = {"name": "NVIDIA A100-SXM4", "memory_total": 40 * GIB, "driver": "535.104.05", "rdma": True, "index": 2,
+             "link": "tcp,ucx",
              "compute_capability": [8, 0], "cuda": "12.2", "labels": {"zone": "a"}}  # fmt: skip
 
     @pytest.mark.parametrize("text", ["name=*a100*", "name!=*v100*", "memory>=40GiB", "device.phy-memory<41GiB",
                                       "capability>=8", "driver>535", "server.cuda-version=12.2", "server.has-rdma=1",
-                                      "device.id=2", "label.zone!=b", "link!=tcp"])  # fmt: skip
+                                      "device.id=2", "label.zone!=b", "link!=shm",
+                                      "link=ucx", "link=tcp"])  # fmt: skip
     def test_fit(self, text):
         assert parse_filter(text).fits(self.FACTS)
 
-    @pytest.mark.parametrize("text", ["name=a100", "memory>40GiB", "capability>8.0", "driver<=535.99", "link=tcp",
+    @pytest.mark.parametrize("text", ["name=a100", "memory>40GiB", "capability>8.0", "driver<=535.99", "link=shm",
+                                      "link!=ucx",
                                       "label.zone=b", "label.rack=1", "rdma=no", "cuda>=12.10"])  # fmt: skip
     def test_do_not_fit(self, text):
         assert not parse_filter(text).fits(self.FACTS)

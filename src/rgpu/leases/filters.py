@@ -57,7 +57,8 @@ class Filter:
         if have is None or have == "":
             return self.sign == "!="
         if read is str:
-            same = fnmatch.fnmatchcase(str(have).lower(), self.text.lower())
+            each = str(have).lower().split(",") if self.fact == "link" else [str(have).lower()]  # several are offered
+            same = any(fnmatch.fnmatchcase(one, self.text.lower()) for one in each)
             return same == (self.sign == "=")
         try:
             return _OPERATORS[self.sign](read(have), read(self.text))

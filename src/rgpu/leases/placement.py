@@ -102,6 +102,8 @@ def choose(rooms: Sequence[Room], terms: Terms, ties: Sequence[float] = ()) -> l
 def _why_full(rooms: Sequence[Room], able: list[int], terms: Terms, free: int) -> str:
     def left(position: int) -> str:
         room = rooms[position]
+        if not room.open and room.facts.get("draining"):
+            return f"device {position} is of a server that is being drained"
         if not room.open:
             return f"device {position} already serves {room.sessions} sessions, the most it may"
         return f"device {position} has {show_bytes(room.memory_free)} and {room.compute_free:.0%} of its compute left"

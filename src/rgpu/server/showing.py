@@ -5,12 +5,14 @@ Reads and never changes anything; whose sessions there are is told to their owne
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from rgpu import host, link
 from rgpu.config import ServerConfig
 from rgpu.leases.nearness import Reach
 from rgpu.server.access import Access
@@ -35,8 +37,7 @@ def facts_of(device: Device, config: ServerConfig) -> dict[str, Any]:
         "host_id": host_id(),
         "address": config.bind,
         "labels": dict(config.labels),
-        "link": "tcp",
-        "rdma": False,
+        **_network(config.links),
         "index": device.index,
         "name": device.name,
         "kind": device.kind,
@@ -44,6 +45,12 @@ def facts_of(device: Device, config: ServerConfig) -> dict[str, Any]:
         "kernels": device.kind == "cuda" or runs_kernels(),  # whether clients' kernels run there
         **device.properties,
     }
+
+
+@functools.cache
+def _network(links: tuple[str, ...]) -> dict[str, Any]:
+    """The links that workers offer, and whether this host has an RDMA card; looked up once."""
+    return {"link": ",".join(link.offered(links)), "rdma": bool(host.rdma())}
 
 
 class Showing:
@@ -108,6 +115,7 @@ class Showing:
             "memory_lendable": room.lendable,
             "compute_free": room.compute_free,
             "open": room.open and not self._broker.draining,
+            "draining": self._broker.draining,
             "load": room.sessions,
             "utilization": reading.utilization,
             "reach": dict(self.reach.hosts),
