@@ -451,25 +451,32 @@ def test_an_error_before_is_an_error_for_all(cp):
         comm.abort()
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_the_death_of_a_rank_is_an_error_for_all(cp, victim):
+@pytest.mark.parametrize("victim, used", [(0, True), (2, False)])
+def test_the_death_of_a_rank_is_an_error_for_all(cp, victim, used):
+    """Also of one that nobody has a connection to yet (not ``used``)."""
     from rgpu.client import pool
 
     comms = nccl.NcclCommunicator.initAll(4)
     arrays = on_each(cp, [np.ones(200_000)] * 4)
 
-    def reduce():
-        for comm, array in zip(comms, arrays):
-            comm.allReduce(array.data.ptr, array.data.ptr, 200_000, nccl.NCCL_FLOAT64, nccl.NCCL_MAX, 0)
+    def reduce(but=None):
+        for rank, (comm, array) in enumerate(zip(comms, arrays)):
+            if rank != but:
+                comm.allReduce(array.data.ptr, array.data.ptr, 200_000, nccl.NCCL_FLOAT64, nccl.NCCL_MAX, 0)
 
-    reduce()
+    if used:
+        reduce()
     same(arrays, 1)
+    for comm in comms:
+        comm.check_async_error()  # all have met
     device = pool.get().device(victim)
     pid = pid_of(device)
-    for _ in range(300):
+    for _ in range(300 if used else 0):
         reduce()
     os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
+    if not used:
+        reduce(but=victim)
     for rank, array in enumerate(arrays):
         if rank != victim:
             with pytest.raises(nccl.NcclError, match=f"the worker of rank {victim} is gone"):

@@ -148,6 +148,18 @@ class ControlServer:
         except zmq.Again:
             pass
 
+    def reaches(self, asker: Any) -> bool:
+        """Whether the connection that a request came by is there still. What this sends nobody asked for, and so nobody
+        hears it."""
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        try:
+            self._socket.send_multipart([asker[0], b"", b""], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            return error.errno != zmq.EHOSTUNREACH
+        finally:
+            self._socket.setsockopt(zmq.ROUTER_MANDATORY, 0)
+        return True
+
     def close(self, linger: float = 0.5) -> None:
         self._socket.close(int(linger * 1000))
 

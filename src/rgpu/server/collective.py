@@ -27,8 +27,10 @@ from rgpu.server.table import Poison
 MEETING = 60.0  # seconds that a rank waits for the others to join
 _SMALL = 64 << 10  # bytes up to which a broadcast or reduce takes a tree
 _REMOTE_ERROR, _INVALID_ARGUMENT, _INVALID_USAGE = 6, 4, 5
-_PROBE = 256 << 10  # bytes of the messages that measure a link
-_PROBES = 4
+_PROBE = 256 << 10  # bytes of the messages that measure a link, which may be a slow one
+_PROBE_NEAR = 2 << 20  # within a host: more, so that a moment's wait for a processor does not pass for a slow memory
+_PROBES = 4  # in a row; the best of _ROWS counts, for a host that was busy for a moment is no slow link
+_ROWS = 3
 
 #: NCCL's numbers of types and of reductions
 TYPES = ["i1", "u1", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "bfloat16"]
@@ -67,7 +69,8 @@ class Communicator:
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
         self._costs: rings.Costs | None = None
-        self._visitor = Visitor(places, secret, MEETING, peers.meeting, peers.away)
+        self._visitor = Visitor(places, secret, MEETING, peers.meeting, rank, peers.away)
+        peers.visitors.add(self._visitor)
         self._visitor.watch(self._told)
         self.ways: deque[str] = deque(maxlen=16)  # which way the latest all-reduces went
         self._visitor.put(f"host/{rank}", host_id())
@@ -127,9 +130,9 @@ class Communicator:
         once, and then between the first ranks of the hosts."""
         if self._costs is None:
             hosts = rings.by_host(self.hosts)
-            near = self._measure(next(ranks for ranks in hosts if self.rank in ranks))
+            near = self._measure(next(ranks for ranks in hosts if self.rank in ranks), _PROBE_NEAR)
             firsts = [ranks[0] for ranks in hosts]
-            far = self._measure(firsts)
+            far = self._measure(firsts, _PROBE)
             if all(far):
                 after = firsts[(firsts.index(self.rank) + 1) % len(firsts)]
                 self._peers.measured(self.hosts[after], 2 * far[0], 1 / far[1])
@@ -139,26 +142,28 @@ class Communicator:
             self._costs = rings.Costs(*(float(m) if m else k for m, k in zip(mine, known)))
         return self._costs
 
-    def _measure(self, ranks: list[int]) -> tuple[float, float]:
+    def _measure(self, ranks: list[int], probe: int) -> tuple[float, float]:
         """(alpha, beta) between the neighbours of a ring; 0 where this rank is not in it, or alone."""
         if len(ranks) < 2 or self.rank not in ranks:
             return 0.0, 0.0
         me = ranks.index(self.rank)
         after, before = ranks[(me + 1) % len(ranks)], ranks[me - 1]
-        alpha, whole = (self._exchange(after, before, nbytes) for nbytes in (8, _PROBE))
+        alpha, whole = (self._exchange(after, before, nbytes) for nbytes in (8, probe))
         alpha = max(1e-6, alpha)
-        return alpha, max(1e-12, (whole - alpha) / _PROBE)
+        return alpha, max(1e-12, (whole - alpha) / probe)
 
     def _exchange(self, after: int, before: int, nbytes: int) -> float:
-        """Seconds of a message of this size, all ranks sending at once as in the ring itself. Of many in a row, after
-        one that nobody counts: who begins later than its neighbour finds the first one there already."""
-        array = np.zeros(nbytes, np.uint8)
-        for turn in range(_PROBES + 1):
-            if turn == 1:
+        """Seconds of a message of this size, all ranks sending at once as in the ring itself. Of several in a row,
+        after one that nobody counts: who begins later than its neighbour finds the first one there already."""
+        array, rows = np.zeros(nbytes, np.uint8), []
+        for turn in range(_ROWS * _PROBES + 1):
+            if turn % _PROBES == 1:
                 began = time.perf_counter()
             self.send(after, array)
             self.receive(before, array)
-        return (time.perf_counter() - began) / _PROBES
+            if turn and not turn % _PROBES:
+                rows.append((time.perf_counter() - began) / _PROBES)
+        return min(rows)
 
     # ---- collectives ------------------------------------------------------------------------------
 
@@ -449,5 +454,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "nccl.split": lambda backend, comm, color, key: _or_nccl_error(comm.split, color, key),
     "nccl.abort": lambda backend, comm, why="aborted by its owner": comm.abort(why),
     "nccl.close": lambda backend, comm: comm.close(),
-    "nccl.state": lambda backend, comm: [comm.size, comm.rank, comm.error, list(comm.ways)],
+    "nccl.state": lambda backend, comm: [comm.size, comm.rank, comm.error, list(comm.ways), [*(comm._costs or ())]],
 }

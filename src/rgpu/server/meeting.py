@@ -1,7 +1,8 @@
 """Where the members of a communicator find each other: a small store of texts, at the worker of rank 0.
 
 Whoever knows the secret may put a text under a key, once, and take one, waiting until it is there. That is
-all: addresses and names of hosts, no array data. It lives as long as its session.
+all: addresses and names of hosts, no array data. Members watch it for an abort, and it watches them: whose connection
+ends without a word is gone, and that is an abort. It lives as long as its session.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from rgpu.wire.peer import Found, Meeting, Put, Refused, Take
 
 KEYS = 100_000  # texts that one store keeps
 _STEP = 0.25
-_ABORT = "abort"
+_ABORT = "abort"  # put: why; taken as abort/RANK: by which connection a member waits for it
+_LEFT = "left/"
 _WATCH = 3.0  # seconds between two questions whether a member has aborted
+_LOOK = 1.0  # seconds between two looks whether the members are there; who is missed twice is gone
 
 
 class Store:
@@ -35,6 +38,9 @@ class Store:
         self.endpoint = self._server.endpoint
         self._texts: dict[str, str] = {}
         self._askers: dict[str, dict[Any, Any]] = {}  # key -> who waits for it: connection -> latest question
+        self._members: dict[str, tuple[Any, bool]] = {}  # key -> its latest question, and whether it was missed
+        self._left: set[str] = set()  # keys of members that have said goodbye
+        self._look_at = 0.0
         self._aborted = ""
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="rgpu-meeting", daemon=True)
@@ -48,8 +54,20 @@ class Store:
         try:
             while not self._closed:
                 self._server.step(_STEP, self._on_request)
+                if time.monotonic() >= self._look_at:
+                    self._look_at = time.monotonic() + _LOOK
+                    self._look()
         finally:
             self._server.close(0.0)
+
+    def _look(self) -> None:
+        for key, (asker, missed) in list(self._members.items()) if not self._aborted else ():
+            there = self._server.reaches(asker)
+            self._members[key] = asker, not there
+            if missed and not there:
+                rank = key.partition("/")[2]
+                self._put(_ABORT, f"the worker of rank {rank} is gone, or cannot be reached from here any more")
+                return
 
     def _on_request(self, asker: Any, body: bytes, _key: str) -> None:
         try:
@@ -59,7 +77,9 @@ class Store:
             if isinstance(message, Put.Record):
                 self._put(message.key, message.text)
                 self._answer(asker, Found.encode(self._aborted if message.key == _ABORT else ""))
-            elif self._aborted and message.key != _ABORT:
+            elif message.key.startswith(_ABORT + "/"):
+                self._watched(message.key, asker)
+            elif self._aborted:
                 self._answer(asker, Refused.encode(self._aborted))
             elif message.key in self._texts:
                 self._answer(asker, Found.encode(self._texts[message.key]))
@@ -68,14 +88,29 @@ class Store:
         except (ProtocolError, AttributeError) as error:
             self._answer(asker, Refused.encode(str(error)[:200]))
 
+    def _watched(self, key: str, asker: Any) -> None:
+        if self._aborted:
+            self._answer(asker, Found.encode(self._aborted))
+        elif key not in self._left and len(self._members) < KEYS:
+            self._members[key] = asker, False
+
     def _put(self, key: str, text: str) -> None:
         if key == _ABORT:
             if self._aborted:
                 return
             self._aborted = text
-            for other in self._askers.keys() - {_ABORT}:
-                for asker in self._askers.pop(other).values():
+            for waiting in self._askers.values():
+                for asker in waiting.values():
                     self._answer(asker, Refused.encode(text))
+            self._askers = {}
+            for asker, _ in self._members.values():
+                self._answer(asker, Found.encode(text))
+            return
+        if key.startswith(_LEFT):
+            member = f"{_ABORT}/{key.removeprefix(_LEFT)}"
+            if self._members.pop(member, None) is not None:
+                self._left.add(member)
+            return
         if len(self._texts) >= KEYS or self._texts.setdefault(key, text) != text:
             raise ProtocolError(f"{key!r} was put twice: two members of the communicator have the same rank")
         for asker in self._askers.pop(key, {}).values():
@@ -86,7 +121,8 @@ class Store:
 
 
 class Visitor:
-    """One member's way to the store. ``places`` are tried in turn; ``away``: around what waits for other members."""
+    """One member's way to the store, that of ``rank``. ``places`` are tried in turn; ``away``: around what waits for
+    other members."""
 
     def __init__(
         self,
@@ -94,12 +130,15 @@ class Visitor:
         secret: bytes,
         timeout: float,
         meeting: Callable[[bytes], tuple],
+        rank: int,
         away: Callable[[], Any] = contextlib.nullcontext,
     ) -> None:
         self._secret, self._until, self._away = secret, timeout, away
         self._token = meeting(secret)[1]
         self._client, self.host = self._reach(places)
-        self._closed = False
+        self._rank, self._closed = rank, False
+        self._tell: list[Callable[[str], None]] = []
+        self._why = ""
 
     def _reach(self, places: list[str]) -> tuple[ControlClient, str]:
         why = "no place was given"
@@ -122,18 +161,24 @@ class Visitor:
             return self._ask(Take.encode(self._secret, key), self._until if timeout is None else timeout)
 
     def watch(self, told: Callable[[str], None]) -> None:
-        """Call ``told`` with the reason when a member aborts, from a thread of its own."""
-        threading.Thread(target=self._watch, args=(told,), name="rgpu-meeting-watch", daemon=True).start()
+        """Call ``told`` with the reason when a member aborts or is gone, from a thread of its own."""
+        self._tell.append(told)
+        if len(self._tell) == 1:
+            threading.Thread(target=self._watch, name="rgpu-meeting-watch", daemon=True).start()
+        elif self._why:
+            told(self._why)
 
-    def _watch(self, told: Callable[[str], None]) -> None:
+    def _watch(self) -> None:
         client = ControlClient(self._client.host, self._client.port, token=self._token)
-        question = codec.pack(Take.encode(self._secret, _ABORT))
+        question = codec.pack(Take.encode(self._secret, f"{_ABORT}/{self._rank}"))
         try:
             while not self._closed:
                 try:
                     began = time.monotonic()
                     answer = Meeting.decode(codec.unpack(client.request(question, _WATCH)))
-                    told(answer.text)
+                    self._why = answer.text
+                    for told in list(self._tell):
+                        told(answer.text)
                     return
                 except ServerUnavailable:
                     if time.monotonic() - began < _WATCH - 0.1:
@@ -162,6 +207,13 @@ class Visitor:
             raise PeerLost(answer.why)
         return answer.text
 
+    def leave(self) -> None:
+        """From now on the end of this member is none of the others' business."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(RgpuError, TimeoutError):
+                self._ask(Put.encode(self._secret, f"{_LEFT}{self._rank}", ""), 0.5)
+
     def close(self) -> None:
-        self._closed = True
+        self.leave()
         self._client.close()

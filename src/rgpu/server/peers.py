@@ -54,6 +54,7 @@ class Peers:
         self.pairs: dict[int, Pair] = {}
         self.others: weakref.WeakSet[Pair] = weakref.WeakSet()  # those of communicators
         self.stores: list[Any] = []  # where communicators meet
+        self.visitors: weakref.WeakSet[Any] = weakref.WeakSet()  # their members here
         self.reach: dict[str, list[float]] = {}  # other host -> [seconds of a round trip, bytes a second]
 
     def away(self) -> Any:
@@ -202,6 +203,8 @@ class Peers:
         return all(pair.settled() for pair in [*self.pairs.values(), *self.others] if pair.usable)
 
     def close(self, seconds: float = 2.0) -> None:
+        for visitor in list(self.visitors):
+            visitor.leave()
         pairs, self.pairs = [*self.pairs.values(), *self.others], {}
         for pair in pairs:
             pair.close(seconds)
