@@ -1,47 +1,9 @@
 /* The numbers of a session. Every rule is explained in rgpu/session/{session,sender,receiver}.py, which this follows. */
-#include "link.h"
+#include "link_session.h"
 
-#include <math.h>
 #include <time.h>
 
 #define HEADER 48
-#define ACK_DELAY 0.01
-#define ACK_SHARE 8
-#define MAX_BACKOFF 8
-enum { DATA = 1, ACK, PROBE, PROBE_ACK };
-#define NEVER NAN /* of a time: there is none */
-
-typedef struct {
-    PyObject *frames; /* NULL once the peer has them */
-    int64_t nbytes;
-} kept;
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *clock, *id, *refusal;
-    unsigned char bytes[16];
-    unsigned char epoch;
-    uint64_t window_messages;
-    int64_t window_bytes;
-    /* what we send: ring[done .. sent) */
-    uint64_t sent, cursor, highest, received, done, resent;
-    int64_t unacked_bytes, unfinished_bytes;
-    char open, syncing, awaiting;
-    kept *ring;
-    size_t room; /* of the ring: a power of two */
-    uint64_t probe_id, probe_cursor;
-    double probe_at, interval, rto;
-    /* what we get: sizes[taken_done .. expected) */
-    uint64_t expected, taken_done, told_expected, told_done, duplicates, gaps, ack_messages;
-    int64_t open_bytes, untold_bytes, ack_bytes;
-    int64_t *sizes;
-    size_t sizes_room;
-    double ack_at;
-    /* both */
-    uint64_t probed, answer, refused;
-    char has_probed, has_answer;
-    double idle_since;
-} Session;
 
 PyObject *link_monotonic;
 
@@ -67,7 +29,7 @@ int64_t link_total(PyObject *frames)
     return total;
 }
 
-static double now_of(Session *s)
+double session_now(Session *s)
 {
     if (s->clock == link_monotonic)
         return link_now();
@@ -81,15 +43,13 @@ static double now_of(Session *s)
 
 /* ---- sending ------------------------------------------------------------------------------- */
 
-static kept *at(Session *s, uint64_t number) { return &s->ring[number & (s->room - 1)]; }
-
 static int can_send(const Session *s, int64_t nbytes)
 {
     uint64_t unfinished = s->sent - s->done;
     return unfinished == 0 || (unfinished < s->window_messages && s->unfinished_bytes + nbytes <= s->window_bytes);
 }
 
-static int make_room(Session *s)
+int session_make_room(Session *s)
 {
     if (s->sent - s->done < s->room)
         return 0;
@@ -100,7 +60,7 @@ static int make_room(Session *s)
         return -1;
     }
     for (uint64_t n = s->done; n < s->sent; n++)
-        ring[n & (room - 1)] = *at(s, n);
+        ring[n & (room - 1)] = *kept_at(s, n);
     PyMem_Free(s->ring);
     s->ring = ring;
     s->room = room;
@@ -151,7 +111,7 @@ static PyObject *data(Session *s)
     uint64_t number = s->cursor;
     if (number == s->sent || s->syncing || !s->open)
         return NULL;
-    PyObject *frames = at(s, number)->frames;
+    PyObject *frames = kept_at(s, number)->frames;
     Py_ssize_t count = PyList_Size(frames);
     PyObject *message = count < 0 ? NULL : PyList_New(count + 1), *head = message ? header(s, DATA, number) : NULL;
     if (!head) {
@@ -179,19 +139,19 @@ static PyObject *or_none(PyObject *message)
     Py_RETURN_NONE;
 }
 
-static PyObject *session_send(Session *s, PyObject *const *args, Py_ssize_t count, PyObject *names)
+PyObject *session_send(Session *s, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     int hold = count > 1 ? PyObject_IsTrue(args[1]) : names && PyTuple_Size(names) ? PyObject_IsTrue(args[count]) : 0;
     if (count < 1 || count > 2 || hold < 0)
         return PyErr_Format(PyExc_TypeError, "send(frames, hold=False)");
     int64_t nbytes = link_total(args[0]);
-    double now = nbytes < 0 ? -1 : now_of(s);
+    double now = nbytes < 0 ? -1 : session_now(s);
     if (now < 0 && PyErr_Occurred())
         return NULL;
-    if (make_room(s))
+    if (session_make_room(s))
         return NULL;
     Py_INCREF(args[0]);
-    *at(s, s->sent) = (kept){args[0], nbytes};
+    *kept_at(s, s->sent) = (kept){args[0], nbytes};
     s->sent++;
     s->unacked_bytes += nbytes;
     s->unfinished_bytes += nbytes;
@@ -227,13 +187,13 @@ static PyObject *poll_at(Session *s, double now)
     return !isnan(s->ack_at) && now >= s->ack_at ? control(s, ACK, 0) : NULL;
 }
 
-static PyObject *session_poll(Session *s, PyObject *when)
+PyObject *session_poll(Session *s, PyObject *when)
 {
     double now = PyFloat_AsDouble(when);
     return now == -1 && PyErr_Occurred() ? NULL : or_none(poll_at(s, now));
 }
 
-static PyObject *session_outgoing(Session *s, PyObject *when)
+PyObject *session_outgoing(Session *s, PyObject *when)
 {
     double now = PyFloat_AsDouble(when);
     PyObject *all = now == -1 && PyErr_Occurred() ? NULL : PyList_New(0), *message = NULL;
@@ -257,7 +217,7 @@ static double due_of(const Session *s)
     return isnan(s->probe_at) ? s->ack_at : isnan(s->ack_at) ? s->probe_at : fmin(s->probe_at, s->ack_at);
 }
 
-static PyObject *session_due(Session *s, PyObject *Py_UNUSED(none))
+PyObject *session_due(Session *s, PyObject *Py_UNUSED(none))
 {
     double due = due_of(s);
     if (isnan(due))
@@ -265,7 +225,7 @@ static PyObject *session_due(Session *s, PyObject *Py_UNUSED(none))
     return PyFloat_FromDouble(due);
 }
 
-static void probe_soon(Session *s, double now)
+void session_probe_soon(Session *s, double now)
 {
     if (s->done < s->sent) {
         s->interval = s->rto;
@@ -273,16 +233,16 @@ static void probe_soon(Session *s, double now)
     }
 }
 
-static PyObject *session_probe(Session *s, PyObject *Py_UNUSED(none))
+PyObject *session_probe(Session *s, PyObject *Py_UNUSED(none))
 {
-    double now = now_of(s);
+    double now = session_now(s);
     if (PyErr_Occurred())
         return NULL;
-    probe_soon(s, now);
+    session_probe_soon(s, now);
     Py_RETURN_NONE;
 }
 
-static PyObject *session_can_send(Session *s, PyObject *size)
+PyObject *session_can_send(Session *s, PyObject *size)
 {
     long long nbytes = PyLong_AsLongLong(size);
     if (nbytes == -1 && PyErr_Occurred())
@@ -300,14 +260,14 @@ static int acknowledged(Session *s, uint64_t received, uint64_t done, double now
     if (received <= s->received && done <= s->done)
         return 1;
     while (s->received < received) {
-        kept *one = at(s, s->received++);
+        kept *one = kept_at(s, s->received++);
         s->unacked_bytes -= one->nbytes;
         PyObject *frames = one->frames;
         one->frames = NULL;
         Py_XDECREF(frames);
     }
     while (s->done < done)
-        s->unfinished_bytes -= at(s, s->done++)->nbytes;
+        s->unfinished_bytes -= kept_at(s, s->done++)->nbytes;
     if (s->cursor < s->received)
         s->cursor = s->received;
     if (s->cursor == s->received)
@@ -393,7 +353,7 @@ static PyObject *refuse(Session *s, PyObject *why)
     Py_RETURN_NONE;
 }
 
-static PyObject *session_receive(Session *s, PyObject *frames)
+PyObject *session_receive(Session *s, PyObject *frames)
 {
     fields f;
     Py_ssize_t count = PyList_Size(frames);
@@ -401,7 +361,7 @@ static PyObject *session_receive(Session *s, PyObject *frames)
         return NULL;
     if (!count || !parse(s, PyList_GetItem(frames, 0), &f))
         return refuse(s, PyUnicode_FromString("not a header of this session and epoch"));
-    double now = now_of(s);
+    double now = session_now(s);
     if (now < 0 && PyErr_Occurred())
         return NULL;
     if (!acknowledged(s, f.received, f.done, now))
@@ -426,18 +386,18 @@ static PyObject *session_receive(Session *s, PyObject *frames)
     Py_RETURN_NONE;
 }
 
-static PyObject *session_expects(Session *s, PyObject *head)
+PyObject *session_expects(Session *s, PyObject *head)
 {
     fields f;
     if (!parse(s, head, &f) || f.kind != DATA || f.number != s->expected)
         Py_RETURN_FALSE;
-    double now = now_of(s);
+    double now = session_now(s);
     if (now < 0 && PyErr_Occurred())
         return NULL;
     return PyBool_FromLong(acknowledged(s, f.received, f.done, now));
 }
 
-static PyObject *session_mark_done(Session *s, PyObject *const *args, Py_ssize_t count)
+PyObject *session_mark_done(Session *s, PyObject *const *args, Py_ssize_t count)
 {
     long long n = count ? PyLong_AsLongLong(args[0]) : 1;
     if (n == -1 && PyErr_Occurred())
@@ -445,7 +405,7 @@ static PyObject *session_mark_done(Session *s, PyObject *const *args, Py_ssize_t
     if (n <= 0 || (uint64_t)n > s->expected - s->taken_done)
         return PyErr_Format(PyExc_ValueError, "%lld done, but %llu delivered messages are open", n,
                             (unsigned long long)(s->expected - s->taken_done));
-    double now = now_of(s);
+    double now = session_now(s);
     if (now < 0 && PyErr_Occurred())
         return NULL;
     int64_t finished = 0;
@@ -476,177 +436,3 @@ int link_done(PyObject *session)
     Py_XDECREF(none);
     return none ? 0 : -1;
 }
-
-/* ---- the link, and state ------------------------------------------------------------------- */
-
-static PyObject *session_link_up(Session *s, PyObject *Py_UNUSED(none))
-{
-    double now = now_of(s);
-    if (PyErr_Occurred())
-        return NULL;
-    s->open = 1;
-    s->syncing = s->cursor > s->received;
-    probe_soon(s, now);
-    s->has_answer = s->has_probed; /* an answer may have been lost with the old link */
-    s->answer = s->probed;
-    Py_RETURN_NONE;
-}
-
-static PyObject *session_link_down(Session *s, PyObject *Py_UNUSED(none))
-{
-    s->open = 0;
-    Py_RETURN_NONE;
-}
-
-static PyObject *get_unacked(Session *s, void *Py_UNUSED(closure))
-{
-    return Py_BuildValue("KL", (unsigned long long)(s->sent - s->received), (long long)s->unacked_bytes);
-}
-
-static PyObject *get_unfinished(Session *s, void *Py_UNUSED(closure))
-{
-    return Py_BuildValue("KL", (unsigned long long)(s->sent - s->done), (long long)s->unfinished_bytes);
-}
-
-static PyObject *get_progress(Session *s, void *Py_UNUSED(closure))
-{
-    return Py_BuildValue("KKK", (unsigned long long)s->sent, (unsigned long long)s->received, (unsigned long long)s->done);
-}
-
-static PyObject *get_idle(Session *s, void *Py_UNUSED(closure)) { return PyBool_FromLong(s->expected == s->taken_done); }
-
-static PyObject *get_counters(Session *s, void *Py_UNUSED(closure))
-{
-    return Py_BuildValue("{sKsKsKsKsKsK}", "sent", s->sent, "resent", s->resent, "delivered", s->expected, "duplicates",
-                         s->duplicates, "gaps", s->gaps, "refused", s->refused);
-}
-
-static PyObject *session_repr(Session *s)
-{
-    PyObject *hex = PyObject_CallMethod(s->id, "hex", NULL), *name = hex ? PyUnicode_Substring(hex, 0, 8) : NULL;
-    Py_XDECREF(hex);
-    if (!name)
-        return NULL;
-    PyObject *text = PyUnicode_FromFormat(
-        "<Session %U epoch %d %s: sent %llu, received %llu, done %llu; delivered %llu, executed %llu>", name, s->epoch,
-        s->syncing ? "syncing" : s->open ? "open" : "down", (unsigned long long)s->sent, (unsigned long long)s->received,
-        (unsigned long long)s->done, (unsigned long long)s->expected, (unsigned long long)s->taken_done);
-    Py_DECREF(name);
-    return text;
-}
-
-static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *named)
-{
-    static char *words[] = {"session_id", "epoch", "clock", "window_messages", "window_bytes", "rto", NULL};
-    const char *id;
-    Py_ssize_t size;
-    unsigned char epoch;
-    PyObject *clock = link_monotonic;
-    unsigned long long window_messages = 256;
-    long long window_bytes = 64 << 20;
-    double rto = 1.0;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "y#b|$OKLd:Session", words, &id, &size, &epoch, &clock, &window_messages,
-                                     &window_bytes, &rto))
-        return NULL;
-    if (size != 16)
-        return PyErr_Format(PyExc_ValueError, "a session id has 16 bytes");
-    if (!window_messages || window_messages > 1 << 24)
-        return PyErr_Format(PyExc_ValueError, "a window of %llu messages", window_messages);
-    Session *s = (Session *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (!s)
-        return NULL;
-    for (s->sizes_room = 1; s->sizes_room < window_messages;)
-        s->sizes_room *= 2;
-    s->sizes = PyMem_Calloc(s->sizes_room, sizeof *s->sizes);
-    s->id = PyBytes_FromStringAndSize(id, size);
-    s->refusal = PyUnicode_FromString("");
-    Py_INCREF(clock);
-    s->clock = clock;
-    if (!s->sizes || !s->id || !s->refusal || make_room(s)) {
-        Py_DECREF((PyObject *)s);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    memcpy(s->bytes, id, 16);
-    s->epoch = epoch;
-    s->window_messages = window_messages;
-    s->window_bytes = window_bytes;
-    s->rto = s->interval = rto;
-    s->open = 1;
-    s->probe_at = s->ack_at = NEVER;
-    s->ack_messages = window_messages / ACK_SHARE ? window_messages / ACK_SHARE : 1;
-    s->ack_bytes = window_bytes / ACK_SHARE > 0 ? window_bytes / ACK_SHARE : 1;
-    s->idle_since = now_of(s);
-    if (PyErr_Occurred()) {
-        Py_DECREF((PyObject *)s);
-        return NULL;
-    }
-    return (PyObject *)s;
-}
-
-static int session_traverse(Session *s, visitproc visit, void *arg)
-{
-    Py_VISIT((PyObject *)TYPE(s));
-    Py_VISIT(s->clock);
-    for (uint64_t n = s->done; n < s->sent; n++)
-        Py_VISIT(at(s, n)->frames);
-    return 0;
-}
-
-static int session_clear(Session *s)
-{
-    Py_CLEAR(s->clock);
-    for (uint64_t n = s->done; n < s->sent; n++)
-        Py_CLEAR(at(s, n)->frames);
-    s->open = 0;
-    return 0;
-}
-
-static void session_dealloc(Session *s)
-{
-    PyTypeObject *type = TYPE(s);
-    PyObject_GC_UnTrack(s);
-    session_clear(s);
-    Py_CLEAR(s->id);
-    Py_CLEAR(s->refusal);
-    PyMem_Free(s->ring);
-    PyMem_Free(s->sizes);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(s);
-    Py_DECREF(type);
-}
-
-static PyMethodDef session_methods[] = {
-    {"can_send", (PyCFunction)session_can_send, METH_O, NULL},
-    {"send", (PyCFunction)(void (*)(void))session_send, METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"poll", (PyCFunction)session_poll, METH_O, NULL},
-    {"outgoing", (PyCFunction)session_outgoing, METH_O, NULL},
-    {"due", (PyCFunction)session_due, METH_NOARGS, NULL},
-    {"probe", (PyCFunction)session_probe, METH_NOARGS, NULL},
-    {"expects", (PyCFunction)session_expects, METH_O, NULL},
-    {"receive", (PyCFunction)session_receive, METH_O, NULL},
-    {"mark_done", (PyCFunction)(void (*)(void))session_mark_done, METH_FASTCALL, NULL},
-    {"link_up", (PyCFunction)session_link_up, METH_NOARGS, NULL},
-    {"link_down", (PyCFunction)session_link_down, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyMemberDef session_members[] = {
-    {"session_id", T_OBJECT, offsetof(Session, id), READONLY, NULL},
-    {"epoch", T_UBYTE, offsetof(Session, epoch), READONLY, NULL},
-    {"window_messages", T_ULONGLONG, offsetof(Session, window_messages), READONLY, NULL},
-    {"window_bytes", T_LONGLONG, offsetof(Session, window_bytes), READONLY, NULL},
-    {"idle_since", T_DOUBLE, offsetof(Session, idle_since), READONLY, NULL},
-    {"refused", T_ULONGLONG, offsetof(Session, refused), READONLY, NULL},
-    {"refusal", T_OBJECT, offsetof(Session, refusal), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef session_getset[] = {
-    {"unacked", (getter)get_unacked, NULL, NULL, NULL},   {"unfinished", (getter)get_unfinished, NULL, NULL, NULL},
-    {"counters", (getter)get_counters, NULL, NULL, NULL}, {"idle", (getter)get_idle, NULL, NULL, NULL},
-    {"progress", (getter)get_progress, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
-};
-static PyType_Slot session_slots[] = {
-    {Py_tp_new, session_new},           {Py_tp_dealloc, session_dealloc}, {Py_tp_methods, session_methods},
-    {Py_tp_members, session_members},   {Py_tp_getset, session_getset},   {Py_tp_repr, session_repr},
-    {Py_tp_traverse, session_traverse}, {Py_tp_clear, session_clear},     {0, NULL},
-};
-PyType_Spec session_spec = {"rgpu._rgpu_link.Session", sizeof(Session), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                            session_slots};

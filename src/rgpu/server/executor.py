@@ -7,9 +7,7 @@ client; a malformed message ends the session. This room knows no sockets and no 
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from rgpu import _core
-from rgpu.errors import PredictionError, ProtocolError, SessionLost
+from rgpu.errors import PredictionError, ProtocolError
 from rgpu.server import collective, spill, state
-from rgpu.server.allowance import Allowance
 from rgpu.server.backend import Backend
 from rgpu.server.peers import Peers
 from rgpu.server.recording import Recorder
@@ -30,9 +27,6 @@ from rgpu.server.uploads import UploadsMixin
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.declare import U64
 from rgpu.wire.functions import TABLE
-
-log = logging.getLogger("rgpu.worker")
-
 
 COPIED = 16 << 10  # bytes of an array below which a copy is sent: nobody has to wait for its arrival
 _T_DATA = ops.Data.tag
@@ -577,92 +571,3 @@ def plain_error(error: BaseException) -> tuple[str, list]:
 def _encodable(text: str) -> str:
     """Without lone surrogates, which no wire takes."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-class Service:
-    """One session being served. ``telemetry`` may be asked from another thread at any time."""
-
-    def __init__(self, connection: Any, backend: Backend, peers: Peers | None = None) -> None:
-        self.connection = connection
-        self.allowance = backend.allowance or Allowance(lambda message: None, limit=backend.limit)
-        self.executor = Executor(backend, connection.post, connection.flush, peers, self._settled)
-        connection.sink = self._sink
-        self.visitor: Any = None  # who comes to look, between two messages
-        self._busy = 0.0  # seconds spent executing up to ``_since``
-        self._since: float | None = None  # when the present message began to execute
-        self._told = (time.monotonic(), 0.0)
-
-    def _settled(self) -> bool:
-        """Whether the client has everything that was posted. Copies to other workers may be under way still."""
-        sent, received, _ = self.connection.session.progress
-        return sent == received and self.executor.peers.settled()
-
-    def _sink(self, frames: list) -> memoryview | None:
-        """Where the next payload goes."""
-        return self.executor.place(frames) if self.connection.session.idle else None
-
-    def telemetry(self) -> dict:
-        """What ``Telemetry`` tells; busy is the share of the time since the last call."""
-        now, since = time.monotonic(), self._since
-        busy = self._busy + (now - since if since is not None else 0.0)
-        (before, busy_before), self._told = self._told, (now, busy)
-        share = (busy - busy_before) / max(now - before, 1e-6)
-        executor = self.executor
-        share = min(1.0, max(0.0, share))
-        table = executor.table
-        told = {"memory_used": table.used, "resident": table.resident, "commands": executor.commands, "busy": share}
-        return told | dict(zip(("whole", "wanted"), executor.standing)) | {"reach": dict(executor.peers.reach)}
-
-    def _next(self) -> list | None:
-        """The next message, if there is one in a while."""
-        connection, allowance, settle = self.connection, self.allowance, self.executor.backend.synchronize
-        if allowance.alert:
-            frames = connection.take()
-            if frames is not None or connection.failure is not None:
-                return frames
-            if connection.pump() or allowance.idle(connection.wait, settle):
-                return connection.take()
-        # One only: the one after it may be received into an array.
-        return connection.next(0.25, self.executor.answer)
-
-    def _see_visitor(self) -> None:
-        visitor = self.visitor
-        if visitor.there:
-            self.visitor = None
-            visitor.serve(self.executor, lambda: self.connection.failure is not None)
-        elif not visitor.expected:
-            self.visitor = None
-            visitor.leave()
-
-    def run(self) -> str:
-        """Serve to the end and return the reason: 'bye', 'expired' or an error text."""
-        connection, allowance = self.connection, self.allowance
-        while True:
-            if self.visitor is not None:
-                self._see_visitor()
-            frames = self._next()
-            if frames is None:
-                if connection.failure is not None:
-                    return str(connection.failure)
-                continue
-            if allowance.alert:
-                allowance.begin(lambda: connection.failure is not None)
-            self._since = time.monotonic()
-            try:
-                self.executor.run(frames)
-            except Goodbye:
-                connection.mark_done(1)
-                return "bye"
-            except ProtocolError as error:
-                log.warning("session ended: %s", error)
-                failed = ops.Failed.encode(0, 0, 0, [], "ProtocolError", [str(error)[:4096]], "")
-                connection.post([codec.pack(failed)])
-                return f"protocol error: {error}"
-            except SessionLost as error:  # in the middle of an answer
-                return str(error)
-            connection.mark_done(1)
-            worked = time.monotonic() - self._since
-            self._busy += worked
-            self._since = None
-            if allowance.alert:
-                allowance.ran(worked, self.executor.backend.synchronize)

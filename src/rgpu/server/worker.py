@@ -1,7 +1,7 @@
 """The bootstrap of a worker process: from ``python -m`` to the first command of a session.
 
 It makes ready what every session needs, tells the daemon, waits for its grant and hands over to
-the executor. It also watches, in a thread, for the reasons to end: the daemon is gone, the lease was
+the service. It also watches, in a thread, for the reasons to end: the daemon is gone, the lease was
 given back, the client was silent for longer than grace. It never executes a command itself.
 """
 
@@ -89,7 +89,8 @@ def run(
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
     from rgpu.link import offered
-    from rgpu.server import backend, executor, peers, spill, visit
+    from rgpu.server import backend, peers, spill, visit
+    from rgpu.server.service import Service
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
@@ -135,7 +136,7 @@ def run(
             door.meeting if door else peers.unprotected,
             kinds=offered(between),
         )
-        service = executor.Service(connection, device_backend, pairs)
+        service = Service(connection, device_backend, pairs)
         def admit(name: bytes) -> None:
             try:
                 entrance = entrances(bind, ports, links, door)[-1]
