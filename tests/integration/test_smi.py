@@ -287,6 +287,7 @@ def test_topo_measures_the_links_between_workers_and_servers_remember(pool):
     cells = [line.split("\t") for line in text[text.index("Between workers") :].splitlines()[2:]]
     assert all(row[1 + n] == " X " for n, row in enumerate(cells)) and len(cells) == len(cells[0]) - 1
     figures = [cell for row in cells for cell in row[1:] if cell != " X "]
+    assert text.splitlines()[1].split("\t")[1:4] == [" X ", "HOST", "NET"]
     assert all(re.fullmatch(r"(shm|tcp), \d+ us, \d+\.\d\d GB/s", cell) for cell in figures), text
     wait_until(lambda: set(pool[0].client.hello().devices[0]["reach"]) == {"elsewhere"})
     rtt, bandwidth = pool[0].client.hello().devices[0]["reach"]["elsewhere"]

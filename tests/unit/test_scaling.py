@@ -51,7 +51,7 @@ def test_tables_and_plot(scaling, tmp_path):
     text = "\n".join(scaling.tables(4))
     assert "FDR" in text and "74, 73, 55, 53" in text
     scaling.plot(tmp_path / "scaling.svg", 4)
-    assert (tmp_path / "scaling.svg").read_text().count("<polyline") == 12
+    assert (tmp_path / "scaling.svg").read_text().count("<polyline") == 24
 
 
 # ---- sim devices and emulated links ------------------------------------------------------------------
@@ -82,13 +82,14 @@ def test_an_emulated_link_delays(monkeypatch):
 
     from rgpu.link import connect, listen
 
-    monkeypatch.setenv(shaped.SETTING, "20000us,10MB/s")
+    monkeypatch.setenv(shaped.SETTING, "20000us,10MB/s;near=1us,1000MB/s,/tmp/line")
+    assert shaped.setting()["near"] == (1e-6, 1e9, "/tmp/line")
     listener = listen("inproc://shaped")
     there = listener.accept(b"x" * 16)
     here = shaped.wrap(connect("inproc://shaped", b"x" * 16))
     assert here.send([b"at once"])
     assert wait_until(there.recv) == [b"at once"]
-    here.narrow()
+    here.narrow("far")  # that is no other one
     began = time.monotonic()
     assert here.send([bytes(100_000)]) and here.send([b"behind"])
     assert len(wait_until(there.recv)[0]) == 100_000

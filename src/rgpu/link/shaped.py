@@ -1,9 +1,10 @@
 """A link as slow as one wishes: a delay and a bandwidth in front of any other link, for measuring.
 
 RGPU_EMULATED_LINK=``<round trip in us>us,<bandwidth>MB/s[,<file>]`` in a server's environment puts it before the links
-between its workers and those of other hosts, so that one machine can stand for a cluster (docs/scale.md). Links whose
-workers name the same (writable) file share one line out, as those of one host do. It changes nothing but times; a
-message that it took and could not deliver is lost as with any other link.
+between its workers and those of other hosts, so that one machine can stand for a cluster (docs/scale.md);
+``<host>=<round trip>...`` is for the links to that host alone (its RGPU_HOST_ID), and semicolons separate several such
+parts. Links whose workers name the same (writable) file share one line out, as those of one host do. It changes nothing
+but times; a message that it took and could not deliver is lost as with any other link.
 """
 
 from __future__ import annotations
@@ -21,26 +22,29 @@ from rgpu.errors import ConfigError
 from rgpu.link.base import COPY_BELOW, Link
 
 SETTING = "RGPU_EMULATED_LINK"
-_FORM = re.compile(r"(\d+(?:\.\d+)?)us,(\d+(?:\.\d+)?)MB/s(?:,(.+))?")
+_FORM = re.compile(r"(?:([^=,]+)=)?(\d+(?:\.\d+)?)us,(\d+(?:\.\d+)?)MB/s(?:,(.+))?")
 _MOMENT = struct.Struct("d")
 _SLACK = 4 << 20  # bytes that may wait beyond what fills the line
 
 
-def setting() -> tuple[float, float, str | None] | None:
-    """(seconds of a round trip, bytes a second, file of the line), or None: no emulation."""
-    text = os.environ.get(SETTING)
-    if not text:
-        return None
-    match = _FORM.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"{SETTING}={text!r}: expected for example 100us,1250MB/s")
-    return float(match[1]) * 1e-6, float(match[2]) * 1e6, match[3]
+Shape = tuple[float, float, str | None]  # seconds of a round trip, bytes a second, file of the line
+
+
+def setting() -> dict[str, Shape]:
+    """By the host at the other end; "": any host that is not named. Nothing: no emulation."""
+    text, found = os.environ.get(SETTING, ""), {}
+    for part in filter(None, text.split(";")):
+        match = _FORM.fullmatch(part.strip())
+        if match is None:
+            raise ConfigError(f"{SETTING}={text!r}: expected for example 100us,1250MB/s;hostB=2000us,10MB/s")
+        found[match[1] or ""] = float(match[2]) * 1e-6, float(match[3]) * 1e6, match[4]
+    return found
 
 
 def wrap(inner: Link) -> Link:
     """The link itself, or behind an emulation where one is asked for."""
     found = setting()
-    return inner if found is None else ShapedLink(inner, *found)
+    return ShapedLink(inner, found) if found else inner
 
 
 class Line:
@@ -73,18 +77,21 @@ class Line:
 
 
 class ShapedLink(Link):
-    """``narrow`` switches the emulation on; before that everything passes at once."""
+    """``narrow`` switches the emulation on, for a link to that host; before that everything passes at once."""
 
-    def __init__(self, inner: Link, round_trip: float, bandwidth: float, line: str | None = None) -> None:
-        self._inner, self.uri = inner, inner.uri
-        self._delay, self._line = round_trip / 2, Line(bandwidth, line)
-        self._room = round_trip * bandwidth + _SLACK
+    def __init__(self, inner: Link, shapes: dict[str, Shape]) -> None:
+        self._inner, self.uri, self._shapes = inner, inner.uri, shapes
+        self._delay = self._room = 0.0
+        self._line: Line | None = None
         self._queue: deque[tuple[float, list, int]] = deque()
         self._waiting, self._narrow, self._closed = 0, False, False
         self._changed = threading.Condition()
 
-    def narrow(self) -> None:
-        if not self._narrow:
+    def narrow(self, host: str = "") -> None:
+        shape = self._shapes.get(host) or self._shapes.get("")
+        if shape is not None and not self._narrow:
+            round_trip, bandwidth, path = shape
+            self._delay, self._line, self._room = round_trip / 2, Line(bandwidth, path), round_trip * bandwidth + _SLACK
             self._narrow = True
             threading.Thread(target=self._deliver, name="rgpu-emulated-link", daemon=True).start()
 
@@ -95,7 +102,8 @@ class ShapedLink(Link):
         with self._changed:
             if self._closed or (self._waiting and self._waiting + nbytes > self._room):
                 return False
-            self._queue.append((self._line.take(nbytes) + self._delay, frames, nbytes))
+            due = self._line.take(nbytes) + self._delay  # type: ignore[union-attr]
+            self._queue.append((due, frames, nbytes))
             self._waiting += nbytes
             self._changed.notify()
         return True
@@ -152,7 +160,8 @@ class ShapedLink(Link):
         with self._changed:
             if not self._closed:
                 self._closed = True
-                self._line.close()
+                if self._line is not None:
+                    self._line.close()
             self._changed.notify_all()
 
     @property

@@ -105,7 +105,7 @@ class Pair:
     def meet(self, host: str) -> None:
         """The other end is on this host."""
         if host != host_id() and isinstance(self._wire, shaped.ShapedLink):
-            self._wire.narrow()
+            self._wire.narrow(host)
 
     def send(self, token: int, data: memoryview) -> None:
         """Bytes for whoever asks for ``token``. Memory of more than SNAPSHOT bytes must stay as it is

@@ -160,10 +160,15 @@ def topo(servers: list[Entry]) -> str:
     return "\n".join([*lines, _LEGEND])
 
 
+def _shared(server: Entry, device: Entry) -> Any:
+    """Whose memory the device's workers share: a host's; containers of one host may not."""
+    return device.get("host_id") or server.get("host")
+
+
 def _path(server: Entry, device: Entry, other_server: Entry, other: Entry) -> str:
     if device is other:
         return " X "
-    if server.get("host") != other_server.get("host"):
+    if _shared(server, device) != _shared(other_server, other):
         return "NET"
     paths = device.get("topology") if server is other_server else None
     return str((paths or {}).get(str(other["index"]), "HOST"))
