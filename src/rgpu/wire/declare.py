@@ -234,6 +234,18 @@ def _gate(kinds: list[Kind], explain: Callable[[list], None]) -> Callable[[list]
     return gate
 
 
+class _Record:
+    """A message's named tuple, made when it is first asked for: a program needs few of a hundred, and each takes as
+    long as importing a small module."""
+
+    _made: ClassVar[dict[type, type]] = {}
+
+    def __get__(self, _instance: Any, owner: type[Message]) -> type:
+        made = namedtuple(owner.__name__, [field for field, _ in owner.fields])
+        owner.Record = self._made.setdefault(owner, made)  # of two threads that make it, one wins
+        return owner.Record
+
+
 class Message:
     """Base of one family of messages (commands, replies, control). Subclass it with a tag::
 
@@ -246,7 +258,7 @@ class Message:
 
     tag: ClassVar[int]
     fields: ClassVar[tuple[tuple[str, Kind], ...]]
-    Record: ClassVar[type]
+    Record: ClassVar[Any] = _Record()
     reply: ClassVar[type | None] = None
     registry: ClassVar[dict[int, type]]
     gate: ClassVar[Callable[[list], None]]  # ``check_fields``, faster
@@ -263,7 +275,6 @@ class Message:
         for field, kind in cls.fields:
             if not isinstance(kind, Kind):
                 raise TypeError(f"{cls.__name__}.{field} is not declared with a Kind")
-        cls.Record = namedtuple(cls.__name__, [field for field, _ in cls.fields])
         cls.registry[tag] = cls
         cls.gate = staticmethod(_gate([kind for _, kind in cls.fields], cls.check_fields))  # type: ignore[assignment]
 
