@@ -1,7 +1,7 @@
 """Try many settings at once: a process for each, spread over the devices, all over one data set.
 
-The processes know nothing of each other but the queue of settings; each takes the next one, trains on its device and
-reports. Started with ``spawn``, as CUDA wants it.
+The data set is read once and cached in files that all processes map. They know nothing of each other but the queue of
+settings; each takes the next one, trains on its device and reports. Started with ``spawn``, as CUDA wants it.
 
     python hyperparameter_search.py [--processes 4] [--epochs 5]
 """
@@ -9,6 +9,7 @@ reports. Started with ``spawn``, as CUDA wants it.
 import argparse
 import itertools
 import multiprocessing
+import tempfile
 import time
 
 import datasets
@@ -17,13 +18,13 @@ RATES = [0.02, 0.1, 0.5]
 WIDTHS = [32, 128]
 
 
-def search(number, settings, results, epochs, cifar):
+def search(number, settings, results, epochs, folder):
     """One process: settings until there are none."""
     import cupy as cp
     import network
 
     cp.cuda.Device(number % cp.cuda.runtime.getDeviceCount()).use()
-    train_x, train_y, test_x, test_y = (cp.asarray(part) for part in datasets.load(cifar))
+    train_x, train_y, test_x, test_y = (cp.asarray(part) for part in datasets.cached(folder))
     while (setting := settings.get()) is not None:
         rate, width = setting
         model = network.Network([train_x.shape[1], width, 10])
@@ -42,6 +43,12 @@ def main(arguments=None):
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--cifar", metavar="FOLDER", help="CIFAR-10's binary files, instead of the digits")
     options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="search-") as folder:
+        datasets.cache(folder, datasets.load(options.cifar))
+        run(options, folder)
+
+
+def run(options, folder):
     context = multiprocessing.get_context("spawn")
     settings, results = context.Queue(), context.Queue()
     tried = list(itertools.product(RATES, WIDTHS))
@@ -49,7 +56,7 @@ def main(arguments=None):
         settings.put(setting)
     began = time.perf_counter()
     processes = [
-        context.Process(target=search, args=(number, settings, results, options.epochs, options.cifar))
+        context.Process(target=search, args=(number, settings, results, options.epochs, folder))
         for number in range(options.processes)
     ]
     for process in processes:

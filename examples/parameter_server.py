@@ -4,7 +4,7 @@ Each step every worker pulls the parameters, computes the gradients of its part 
 server adds them up and updates. Copies go from device to device, and nothing is read by the host but the loss
 at the end of an epoch.
 
-    python parameter_server.py [--devices 4] [--epochs 10] [--cifar FOLDER]
+    python parameter_server.py [--devices 4] [--epochs 10] [--cifar FOLDER] [--check]
 """
 
 import argparse
@@ -19,10 +19,10 @@ import numpy as np
 class Worker:
     """A device that computes gradients of its share of the data."""
 
-    def __init__(self, device, rank, ranks, sizes, data):
+    def __init__(self, device, rank, ranks, sizes, data, dtype):
         self.device = cp.cuda.Device(device)
         with self.device:
-            self.network = network.Network(sizes)
+            self.network = network.Network(sizes, dtype=dtype)
             self.x, self.y = (cp.asarray(np.ascontiguousarray(part[rank::ranks])) for part in data)
 
     def pull(self, server):
@@ -40,11 +40,13 @@ class Worker:
             return self.network.loss
 
 
-def train(devices, data, sizes, options):
+def train(devices, data, sizes, options, batch):
+    """The server, the workers and the mean loss of each epoch."""
     with cp.cuda.Device(0):
-        server = network.Network(sizes)
-    workers = [Worker(device, rank, len(devices), sizes, data) for rank, device in enumerate(devices)]
-    part = options.batch // len(workers)
+        server = network.Network(sizes, dtype=options.dtype)
+    ranks = len(devices)
+    workers = [Worker(device, rank, ranks, sizes, data, options.dtype) for rank, device in enumerate(devices)]
+    part, epochs = batch // len(workers), []
     batches = len(data[0]) // (part * len(workers))
     for epoch in range(options.epochs):
         losses = []
@@ -56,8 +58,9 @@ def train(devices, data, sizes, options):
                 for bucket, (parameters, _) in enumerate(server.buckets):
                     for worker in workers:
                         parameters -= options.lr * cp.asarray(worker.network.buckets[bucket][1])
-        print(f"epoch {epoch + 1:3d}   loss {sum(map(float, losses)) / batches:.4f}", flush=True)
-    return server
+        epochs.append(sum(map(float, losses)) / batches)
+        print(f"epoch {epoch + 1:3d}   loss {epochs[-1]:.4f}", flush=True)
+    return server, workers, epochs
 
 
 def main(arguments=None):
@@ -67,16 +70,29 @@ def main(arguments=None):
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--cifar", metavar="FOLDER", help="CIFAR-10's binary files, instead of the digits")
+    parser.add_argument("--check", action="store_true", help="compare with the training on one device")
     options = parser.parse_args(arguments)
+    options.dtype = np.float64 if options.check else np.float32
     count = options.devices or cp.cuda.runtime.getDeviceCount()
-    train_x, train_y, test_x, test_y = datasets.load(options.cifar)
+    train_x, train_y, test_x, test_y = datasets.load(options.cifar, options.dtype)
     sizes = [train_x.shape[1], 128, 10]
     began = time.perf_counter()
-    server = train(list(range(1, count)) or [0], (train_x, train_y), sizes, options)
+    devices = list(range(1, count)) or [0]
+    batch = options.batch // len(devices) * len(devices)
+    server, workers, losses = train(devices, (train_x, train_y), sizes, options, batch)
     with cp.cuda.Device(0):
         accuracy = server.accuracy(cp.asarray(test_x), cp.asarray(test_y))
     print(f"{count} devices, {options.epochs} epochs: {time.perf_counter() - began:.2f} s, accuracy {accuracy:.3f}")
-    if accuracy < 0.85:
+    for worker in workers:
+        with worker.device:
+            print(f"device {worker.device.id}: {cp.get_default_memory_pool().used_bytes() / 1e6:8.2f} MB")
+    if options.check:
+        _, _, alone = train([0], (train_x, train_y), sizes, options, batch)
+        worst = max(abs(a - b) / abs(b) for a, b in zip(losses, alone))
+        print(f"one device: the same losses within {worst:.1e}")
+        if worst > 1e-9:
+            raise SystemExit("the workers do not train what one device trains")
+    elif accuracy < 0.85:
         raise SystemExit("the network did not learn")
 
 
