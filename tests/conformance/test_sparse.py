@@ -119,6 +119,8 @@ def test_cusparse_by_name():
     assert cusparse.spgemm(a, a, alpha=2).toarray().get().tolist() == [[2, 0], [16, 18]]
     y = cp.ones(2)
     assert cusparse.spmv(a, cp.ones(2), y, alpha=2, beta=3) is y and y.get().tolist() == [5, 13]
+    fewer = cusparse.csr2csr_compress(a, 1.0)
+    assert fewer.toarray().get().tolist() == [[0, 0], [2, 3]] and fewer.nnz == 2
     x = cusparse.spsm(a, cp.array([[1.0], [8.0]]))
     assert x.get().ravel().tolist() == [1, 2]
     shuffled = sparse.coo_matrix((cp.array([2.0, 1]), (cp.array([1, 0]), cp.array([0, 1]))))

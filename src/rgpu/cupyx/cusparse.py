@@ -18,14 +18,14 @@ from rgpu.cupyx.scipy.sparse import _indices
 
 _HERE = frozenset(
     """coo2csr coo2csc csr2coo csc2coo csr2cscEx2 csc2csrEx2 csrsort cscsort coosort csrgeam2 spgeam spgemm spmv spmm
-    dense2csr dense2csc denseToSparse sparseToDense spsm""".split()
+    dense2csr dense2csc denseToSparse sparseToDense spsm csr2csr_compress""".split()
 )
 _GONE = frozenset("csrmv csrmm csrmm2 csrgeam csrgemm csrgemm2 csr2dense csc2dense csr2csc csc2csr csrsm2".split())
 
 
 def check_availability(name: str) -> bool:
     """Whether a routine is there. ValueError for a name that CuPy does not ask for."""
-    if name not in _HERE | _GONE | {"csrilu02", "csr2csr_compress"}:
+    if name not in _HERE | _GONE | {"csrilu02"}:
         raise ValueError(f"No available version information specified for {name}")
     return name in _HERE
 
@@ -202,6 +202,17 @@ def sparseToDense(x: Any, out: Any = None) -> Any:  # noqa: N802
     if np.dtype(x.dtype).char not in "fdFD":
         raise TypeError(f"unsupported dtype (actual: {x.dtype})")
     return x.toarray(out=out)
+
+
+def csr2csr_compress(x: Any, tol: Any) -> Any:
+    """A copy of a csr matrix without the elements whose absolute value is ``tol`` or less."""
+    _formats("csr", x)
+    if np.dtype(x.dtype).char not in "fdFD":
+        raise ValueError("unsupported dtype")
+    kept = abs(x.data) > tol
+    before = cp.zeros(len(kept) + 1, dtype=x.indptr.dtype)  # how many are kept of the elements before each
+    cp.cumsum(kept, out=before[1:])
+    return sparse.csr_matrix((x.data[kept], x.indices[kept], before[x.indptr]), shape=x.shape)
 
 
 __getattr__, __dir__ = surface.face(__name__)

@@ -36,7 +36,7 @@ DEVICES = """cuda core/test_syncdetect.py core/test_multithreading.py
 cupyx/profiler cupyx/test_time.py cupyx/test_pinned_array.py cupyx/test_runtime.py"""
 TIERS = {
     "T1": [*T1.split(), "core/test_ndarray*.py"],
-    "T2": [*"random fft functional core/fusion cupyx/signal cupyx/linalg cupyx/test_lapack.py".split()]
+    "T2": "random fft functional core/fusion cupyx/signal cupyx/linalg cupyx/test_lapack.py cupyx/test_cusparse.py".split()
     + [f"cupyx/scipy/{name}" for name in T2.split()],
     "T3": KERNELS.split(),
     "T4": DEVICES.split(),
