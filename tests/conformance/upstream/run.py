@@ -29,15 +29,15 @@ ARRAY_API_COMMIT = "55fcc60"
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 T1 = "math manipulation creation indexing logic sorting statistics linalg binary padding polynomial lib io misc"
-T2 = "special ndimage signal stats linalg sparse interpolate spatial fft fftpack"
+T2 = "random fft functional core/fusion cupyx/signal cupyx/linalg cupyx/test_lapack.py cupyx/test_cusparse.py"
+SCIPY = "special ndimage signal stats linalg sparse interpolate spatial fft fftpack"
 KERNELS = """core/test_elementwise.py core/test_reduction.py core/test_raw.py core/test_userkernel.py
 core/test_function.py core/test_scan.py core/test_carray.py core/test_include.py core/test_core.py cupyx/jit"""
 DEVICES = """cuda core/test_syncdetect.py core/test_multithreading.py
 cupyx/profiler cupyx/test_time.py cupyx/test_pinned_array.py cupyx/test_runtime.py"""
 TIERS = {
     "T1": [*T1.split(), "core/test_ndarray*.py"],
-    "T2": "random fft functional core/fusion cupyx/signal cupyx/linalg cupyx/test_lapack.py cupyx/test_cusparse.py".split()
-    + [f"cupyx/scipy/{name}" for name in T2.split()],
+    "T2": [*T2.split(), *(f"cupyx/scipy/{name}" for name in SCIPY.split())],
     "T3": KERNELS.split(),
     "T4": DEVICES.split(),
     "core": ["core"],
