@@ -406,7 +406,7 @@ def _setting(default: Any, parse: Callable[[Any], Any], variable: str) -> Any:
     return field(default=default, metadata={"parse": parse, "variable": variable})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # nobody compares settings, and each method takes time to make
 class ServerConfig:
     """What rgpu-server runs with; section ``[server]``."""
 
@@ -446,7 +446,7 @@ class ServerConfig:
         return self.name or socket.gethostname().split(".")[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ClientConfig:
     """What ``import rgpu`` runs with; section ``[client]``."""
 

@@ -172,7 +172,7 @@ def test_described_settings_can_be_read_again(tmp_path):
     ):
         settings, origins = config.load(kind, environ=environ, files=[])
         path = write(tmp_path / "again.toml", config.describe(settings, origins))
-        assert config.load(kind, environ={}, files=[path])[0] == settings
+        assert vars(config.load(kind, environ={}, files=[path])[0]) == vars(settings)
 
 
 def test_runtime_directory_is_private(tmp_path):
