@@ -2,7 +2,7 @@
 #define NO_IMPORT_ARRAY
 #include "execute_loop.h"
 
-#define COPIED 16384 /* as in rgpu.server.executor */
+#define COPIED (96 << 10) /* as in rgpu.server.executor */
 
 static PyObject *plain_array(const Loop *loop, uint64_t handle)
 {

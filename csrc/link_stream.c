@@ -14,7 +14,7 @@
 #define FRAMES 64
 #define MESSAGE ((size_t)32 << 20) /* as in rgpu.link.framing */
 #define BUFFER (256 << 10)
-#define PLACED (16 << 10)
+#define PLACED (96 << 10) /* as in rgpu.link.base */
 #define SMALL (16 << 10) /* a message below this leaves in one piece, copied together */
 #define COPY_BELOW (64 << 10) /* as in rgpu.link.base */
 #define LOOKS 32         /* at shared memory, before another may use this core */
@@ -185,6 +185,22 @@ static uint32_t u32(const unsigned char *from)
     return from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
 }
 
+/* Whether the message at ``low`` will be plain when it is whole. */
+static int is_plain(const Inlet *in, uint32_t count)
+{
+    const unsigned char *head = in->buffer + in->low;
+    size_t whole = 4 + 4 * (size_t)count;
+    if (count > FRAMES || (size_t)(in->high - in->low) < whole)
+        return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t size = u32(head + 4 + 4 * i);
+        if (size >= PLACED)
+            return 0;
+        whole += size;
+    }
+    return whole <= BUFFER;
+}
+
 /* The message at ``low`` if it is plain and whole; NULL without an exception: it is not. */
 static PyObject *plain_message(Inlet *in, uint32_t count)
 {
@@ -220,17 +236,17 @@ static PyObject *inlet_take(Inlet *in, PyObject *Py_UNUSED(none))
     while (!in->partial) {
         if (in->high - in->low >= 4) {
             uint32_t count = u32(in->buffer + in->low);
-            if (count) {
-                PyObject *frames = plain_message(in, count);
-                if (frames || PyErr_Occurred())
-                    return frames;
-                break;
+            if (!count) {
+                in->low += 4;
+                in->signs++;
+                continue;
             }
-            in->low += 4;
-            in->signs++;
-            continue;
-        }
-        if (in->high != in->low)
+            PyObject *frames = plain_message(in, count);
+            if (frames || PyErr_Occurred())
+                return frames;
+            if (!is_plain(in, count))
+                break;
+        } else if (in->high != in->low)
             break;
         int64_t got = in->emptied ? 0 : fill(in); /* a look in vain costs as much as a message */
         if (got < 0)

@@ -3,7 +3,7 @@
  * way does the same and is this one's twin. */
 #include "link.h"
 
-#define ANSWER 32768 /* bytes that the window must have room for before an answer is made */
+#define ANSWER (128 << 10) /* bytes that the window must have room for before an answer is made */
 
 /* Whether a message is the answer that was hoped for, behind its header; its data lie in `place` then. */
 static int is_answer(PyObject *message, PyObject *answer, PyObject *place)

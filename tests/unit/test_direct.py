@@ -124,7 +124,7 @@ def test_what_takes_a_moment_is_answered_as_any_other_read_is():
         executor.run(frames)
         return at_once, posted[0] if posted else None
 
-    arrays = np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.ones(4096)
+    arrays = np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.ones(20_000)
     for handle, array in enumerate(arrays, 1):
         executor.table.put(handle, array, array.nbytes)
     read = ops.Read.encode
@@ -137,7 +137,7 @@ def test_what_takes_a_moment_is_answered_as_any_other_read_is():
         read(7, 1, 0, "<f4", [2, 3]),  # not what the client takes it for
         read(7, 1, 0, "<f8", [3, 2]),
         read(7, 1, 1, "<f8", [2, 3]),  # lies otherwise
-        read(7, 3, 0, "<f8", [4096]),  # large
+        read(7, 3, 0, "<f8", [20_000]),  # large
         ops.Unary.encode(BY_NAME["sqrt"].id, 20, 1),
     ):
         assert both(command)[0] is None

@@ -16,7 +16,7 @@ Sink = Callable[[list], memoryview | None]  # frames so far -> where the next on
 COPY_BELOW = 64 << 10  # a frame of this size or more is sent without a copy
 give_way = getattr(os, "sched_yield", lambda: None)
 
-PLACED = 16 << 10  # a frame of this size or more is received where the sink says
+PLACED = 96 << 10  # a frame of this size or more is received where the sink says
 
 
 class Link(ABC):

@@ -28,7 +28,7 @@ from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.declare import U64
 from rgpu.wire.functions import TABLE
 
-COPIED = 16 << 10  # bytes of an array below which a copy is sent: nobody has to wait for its arrival
+COPIED = 96 << 10  # bytes of an array below which a copy is sent: nobody has to wait for its arrival
 _T_DATA = ops.Data.tag
 _KEEPING = frozenset(("scipy", "scipy_wait", "object"))  # kinds of functions whose arrays may be in Fortran's order
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import socket
 import struct
 import time
@@ -114,6 +115,23 @@ def test_a_message_in_pieces_of_one_byte(worker):
         client.sendall(whole[70:] + whole)
         for _ in range(2):
             assert [len(f) for f in until(worker.recv)] == [4, 0, 20_000]
+
+
+@pytest.mark.parametrize("kind", [framing.Reader, framing.PureReader], ids=["core", "pure"])
+def test_messages_of_any_sizes_in_pieces_of_any_sizes_come_as_they_were_sent(kind):
+    rng, sizes = random.Random(7), (0, 3, 5_000, 60_000, framing.PLACED - 1, framing.PLACED, 300_000)
+    messages = [[rng.randbytes(rng.choice(sizes)) for _ in range(rng.randint(0, 5))] for _ in range(30)]
+    stream = b"".join(struct.pack(f"<{len(m) + 1}I", len(m), *map(len, m)) + b"".join(m) for m in messages)
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        reader = kind(tcp.SocketPipe(here))
+        at, seen = 0, []
+        while at < len(stream):
+            at += there.send(stream[at : at + rng.choice((1, 7, 1_000, 40_000, 65_536, 100_000))])
+            while (frames := reader.read(None)) is not None:
+                seen.append([bytes(frame) for frame in frames])
+        assert seen == [m for m in messages if m] and reader.signs == messages.count([])
 
 
 def test_signs_of_life_are_answered_and_are_no_messages(worker):

@@ -315,7 +315,7 @@ def test_an_answer_is_looked_for_and_whatever_comes_is_not_lost(pair, plain):
             assert here.take() == [b"%d" % i, b"%08d" % i]
             here.mark_done()
     assert found > 0 if plain and _core.link is not None else found == 0
-    for frames, size in (([b"other", b"x"], 1), ([b"large", bytes(100_000)], 100_000)):  # not the answer; not plain
+    for frames, size in (([b"other", b"x"], 1), ([b"large", bytes(300_000)], 300_000)):  # not the answer; not plain
         assert not exchange(here, frames, b"answer" if size == 1 else b"large", memoryview(bytearray(size)))
         assert here.wait_until(lambda: bool(here._inbox), soon())
         assert [bytes(frame) for frame in here.take()] == frames
