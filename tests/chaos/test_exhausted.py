@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +95,18 @@ def test_a_machine_that_stands_still(waits):
 
 def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+
+def test_a_daemon_takes_the_descriptors_that_it_may_have():
+    """T35: most systems allow a process 1,024 unless it asks for more, and strangers' connections count."""
+    server = Server("cpu:1", "many", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)))
+    with server:
+        limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+        assert re.search(r"Max open files +4096 +4096 ", limits), limits
+        strangers = connections(parse_address(server.address), 300)
+        assert program("import rgpu as cp; print(int(cp.arange(5).sum()))", server).stdout == "10\n"
+        for stranger in strangers:
+            stranger.close()
 
 
 def connections(address, count):

@@ -76,6 +76,26 @@ def test_a_handshake_that_never_ends_is_closed(cp, whom, said):
         control(cp)
 
 
+GREETING = b"\xff" + bytes(7) + b"\x01\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x05READY" + b"\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
+
+
+def test_a_frame_that_never_ends_is_closed(cp):
+    """T24: a byte now and then, in the middle of a frame, where no sign of life fits in between."""
+    control(cp)
+    with contextlib.closing(socket.create_connection(endpoints(cp)["daemon"], 5)) as stranger:
+        stranger.sendall(GREETING + bytes([4, len(READY)]) + READY + b"\x00\xff")
+        stranger.setblocking(False)
+        begin, said = time.monotonic(), 0
+        while not closed(stranger):
+            assert time.monotonic() - begin < 10, f"{said} bytes, and nobody minds"
+            with contextlib.suppress(OSError):
+                said += stranger.send(b"x")
+            time.sleep(0.2)
+        assert said > 2  # it was not refused at once
+        control(cp)
+
+
 def test_many_half_open_connections(cp):
     """T21: strangers who say nothing keep nobody out."""
     usual = min(control(cp) for _ in range(5))

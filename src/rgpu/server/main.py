@@ -8,6 +8,7 @@ import errno
 import json
 import logging
 import os
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ from rgpu.wire.version import VERSION, fingerprint
 
 log = logging.getLogger("rgpu.server")
 
+DESCRIPTORS = 65536  # more than a daemon's clients take
 ANY_ADDRESS = ("0.0.0.0", "::")  # what a server listens on is no address to reach it at
 
 
@@ -118,6 +120,7 @@ def main(argv: list[str] | None = None) -> int:
             stream=sys.stderr,
         )
         link.offered(settings.links)
+        _allow_connections()
         inventory = Inventory(
             settings.devices,
             settings.device_memory,
@@ -165,6 +168,14 @@ def _native_kernels(settings: ServerConfig) -> bool:
     """Whether clients may run code of their own here: as the operator says, else where only this host is served."""
     given = settings.allow_native_kernels
     return config.is_loopback(settings.bind) if given is None else given
+
+
+def _allow_connections() -> None:
+    """Every connection takes a descriptor, a stranger's as well: as many as this user may have, within reason."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_bind(settings: ServerConfig, ring: KeyRing | None) -> None:
