@@ -46,6 +46,17 @@ def test_devices_made_of_cpus_are_spread(tmp_path):
     assert [numa.near(n, "", root) for n in range(3)] == [{ONE}, {MORE[0]}, {ONE}]
 
 
+def test_what_topo_shows_of_a_device(tmp_path):
+    root = host(tmp_path, [f"{ONE}"], [("0000:3b:00.0", 1), ("0000:86:00.0", -1)])
+    (root / "bus/pci/devices/0000:3b:00.0/local_cpulist").write_text("0-15,32-47\n")
+    (root / "devices/system/cpu").mkdir()
+    (root / "devices/system/cpu/online").write_text("0-63\n")
+    assert numa.beside("00000000:3B:00.0", root) == {"cpu_affinity": "0-15,32-47", "numa_affinity": 1}
+    assert numa.beside("0000:86:00.0", root) == {}  # nobody knows
+    assert numa.beside("None", root) == {}
+    assert numa.beside("", root) == {"cpu_affinity": "0-63", "numa_affinity": 0}
+
+
 def test_one_node_leaves_no_choice(tmp_path):
     assert numa.near(0, "", host(tmp_path, [f"{ONE}-{ONE + 500}"])) == set()
     assert numa.near(0, "", tmp_path / "nothing") == set()

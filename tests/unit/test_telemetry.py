@@ -121,6 +121,28 @@ def test_a_card_that_hangs_makes_nobody_wait(nvml, monkeypatch):
     inventory.close()
 
 
+def test_what_a_card_says_of_itself_beside_its_load(nvml):
+    """In nvidia-smi's words: what is pending, which rows were replaced, what the board is."""
+    answers = {
+        "nvmlDeviceGetRemappedRows": (2, 1, 1, 0), "nvmlDeviceGetEccMode": (1, 0), "nvmlDeviceGetDisplayMode": 1,
+        "nvmlDeviceGetBrand": 2, "nvmlDeviceGetAccountingMode": 0, "nvmlDeviceGetAccountingBufferSize": 4000,
+        "nvmlDeviceGetInforomImageVersion": b"G520.0200.00.05", "nvmlDeviceGetGpuMaxPcieLinkGeneration": 5,
+        "nvmlDeviceGetSupportedClocksEventReasons": 0x1FF,
+    }  # fmt: skip
+    for name, answer in answers.items():
+        setattr(nvml, name, lambda *_, answer=answer: answer)
+    inventory = Inventory(parse_devices("cuda:0"))
+    (device,) = inventory.devices
+    shown = {**device.properties, **inventory.read(device, []).details}
+    assert [shown[name] for name in ("remapped_corrected", "remapped_uncorrected")] == [2, 1]
+    assert [shown[name] for name in ("remapping_pending", "remapping_failed")] == ["Yes", "No"]
+    assert [shown[name] for name in ("ecc_mode", "ecc_mode_pending")] == ["Enabled", "Disabled"]
+    assert [shown[name] for name in ("display_attached", "brand", "accounting_mode")] == ["Yes", "Tesla", "Disabled"]
+    assert [shown[name] for name in ("accounting_buffer", "pcie_gen_device")] == [4000, 5]
+    assert (shown["inforom_image"], shown["clocks_event_reasons_supported"]) == ("G520.0200.00.05", 0x1FF)
+    inventory.close()
+
+
 def _stale(reading):
     return reading if reading.details.get("reading_age", 0) > 0.1 else None
 
