@@ -10,7 +10,8 @@ import urllib.request
 
 import pytest
 
-from rgpu.commands import health, rawtcp
+from rgpu import errors
+from rgpu.commands import health, rawtcp, sharing
 from rgpu.wire.version import VERSION, fingerprint
 from tests.support.daemons import Daemon
 from tests.support.waiting import wait_until
@@ -40,6 +41,24 @@ def closed_port():
 
 
 # Every error says which it is
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.QuotaExceeded("no"), 75),
+        (errors.NoSuchDevice("none"), 2),
+        (errors.AuthenticationError("who?"), 77),
+        (errors.VersionMismatch("old"), 76),
+        (errors.ServerUnavailable("gone"), 69),
+    ],
+)
+def test_each_has_an_exit_code(error, code, capsys):
+    def fail():
+        raise error
+
+    assert sharing.saying(fail) == code
+    assert capsys.readouterr().err == f"rgpu: {error}\n"
 
 
 def test_what_went_wrong_is_told_apart(daemon):

@@ -20,7 +20,7 @@ DESCRIPTION = """Run a command with `import cupy` meaning rgpu, in it and in eve
 
 Devices that are asked for are leased before the program starts, all of them or none, and given back when it ends.
 The exit code is the command's; 127: not found, 126: not executable, 75: the devices are not free, 69: a server does
-not answer. `python -I`, `-E` and `-S` switch the alias off.
+not answer, 77: the key is wrong or missing, 76: another version. `python -I`, `-E` and `-S` switch the alias off.
 """
 
 

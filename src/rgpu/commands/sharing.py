@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-BUSY, UNAVAILABLE = 75, 69  # exit codes of sysexits.h: try again later; a server does not answer
+# Exit codes, those of sysexits.h: try again later; a server does not answer; the key is wrong; another version
+BUSY, UNAVAILABLE, DENIED, OTHER_VERSION = 75, 69, 77, 76
 
 #: option -> the setting that carries it to the program
 SETTINGS = {
@@ -105,7 +106,9 @@ def _fewer(settings: Any, wishes: Mapping[str, Any]) -> dict[str, str]:
 
 def saying(action: Callable[[], int]) -> int:
     """The exit code of an action whose failures are sentences on stderr."""
-    from rgpu.errors import ConfigError, NoSuchDevice, RgpuError, ServerBusy
+    from rgpu.errors import AuthenticationError, ConfigError, NoSuchDevice, RgpuError, ServerBusy, VersionMismatch
+
+    codes = {ServerBusy: BUSY, NoSuchDevice: 2, AuthenticationError: DENIED, VersionMismatch: OTHER_VERSION}
 
     try:
         return action()
@@ -113,7 +116,7 @@ def saying(action: Callable[[], int]) -> int:
         raise
     except RgpuError as error:
         print(f"rgpu: {error}", file=sys.stderr)
-        return BUSY if isinstance(error, ServerBusy) else 2 if isinstance(error, NoSuchDevice) else UNAVAILABLE
+        return next((code for kind, code in codes.items() if isinstance(error, kind)), UNAVAILABLE)
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
