@@ -81,7 +81,8 @@ def pytest_sessionfinish(session: Any) -> None:
 
 def _counted() -> tuple[int, int]:
     """Commands that this process issued in the sessions it still has, and those that the servers say
-    they executed in them. Workers tell their daemon every second: waits until both agree, or 5 s."""
+    they executed in them. Workers tell their daemon every second, on a busy machine
+    later: waits until both agree, or 30 s."""
     from rgpu.client import pool
     from rgpu.smi import snapshot
 
@@ -90,7 +91,7 @@ def _counted() -> tuple[int, int]:
     _drain()
     live = [device for device in pool._pool.devices if device.attached]
     addresses = list({device.daemon.address for device in live})
-    issued, executed, end = 0, -1, time.monotonic() + 5
+    issued, executed, end = 0, -1, time.monotonic() + 30
     while executed != issued and time.monotonic() < end:
         issued = sum(pool.counted(device.stream).commands for device in live)  # freed arrays leave by themselves
         sessions = [s for server in snapshot.take(addresses) for d in server["devices"] for s in d["sessions"]]
