@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -28,7 +29,17 @@ def pool():
         Daemon("--name", "two", "--prestart", "0", env=elsewhere) as two,
     ):
         talk = Talk(one.client.attach(1))
+        over = threading.Event()
+
+        def keep_alive():  # a client that says nothing for so long as these tests may take is taken for gone
+            while not over.wait(0.2):
+                talk.connection.pump()
+
+        keeper = threading.Thread(target=keep_alive)
+        keeper.start()
         yield one, two
+        over.set()
+        keeper.join()
         talk.bye()
 
 
