@@ -17,7 +17,7 @@ from typing import Any
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import PLACED, Link, Sink
 from rgpu.session.session import Session
-from rgpu.session.spin import SHORT, Hope, Spin
+from rgpu.session.spin import Hope, Spin
 
 RETRY = 0.001  # a link that would block is tried again after this
 FLUSH = 1.0  # how long close waits for the peer to have everything
@@ -113,7 +113,7 @@ class Connection:
             self._arrivals += 1
             self.link.wake()
             if got is not True:
-                self._hope.learn(2 * SHORT)
+                self._hope.learn(None)
                 missed()
                 return False
             self._hope.learn(clock() - began)
