@@ -253,9 +253,14 @@ def test_csv_prints_its_header_once_in_a_loop(pool):
 def test_sessions_as_csv_and_a_file(pool, tmp_path):
     out = tmp_path / "apps.csv"
     fields = "gpu_index,pid,used_memory,user,client_host,server"
-    done = smi(f"--query-compute-apps={fields}", "--format=csv", "-f", str(out), servers=addresses(pool))
-    assert (done.returncode, done.stdout) == (0, "")
-    head, row = out.read_text().splitlines()
+
+    def written():  # again where a busy machine let a server answer too late to be a row
+        done = smi(f"--query-compute-apps={fields}", "--format=csv", "-f", str(out), servers=addresses(pool))
+        assert (done.returncode, done.stdout) == (0, "")
+        lines = out.read_text().splitlines()
+        return lines if len(lines) == 2 else None
+
+    head, row = wait_until(written)
     assert head == "gpu_index, pid, used_gpu_memory [MiB], user, client_host, server"
     cells = row.split(", ")
     assert cells[:3] == ["1", str(os.getpid()), "0 MiB"] and cells[4:] == [socket.gethostname(), "one"]
