@@ -15,7 +15,7 @@ from typing import Any
 from rgpu.client import follow
 from rgpu.client import pool as devices
 from rgpu.client.stream import CommandStream
-from rgpu.cuda import allocations, issue, managed
+from rgpu.cuda import addresses, allocations, issue, managed
 
 _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()  # all there are
 _WAIT_BYTES = 64 << 20  # an allocation of this size may well fail: wait, and raise where CuPy would
@@ -54,7 +54,7 @@ class MemoryPool:
             self.look(stream)  # and what was dropped is free
         taken = memory.BaseMemory()
         with allocations.aside():
-            taken._take(size, self._handle(stream))
+            taken._take(addresses.round_up(size), self._handle(stream))  # all of it may be used
         if self._allocator is memory.malloc_managed:
             managed.manage(taken._root, pooled=True)
         pointer = memory.MemoryPointer(memory.PooledMemory(taken._root), 0)

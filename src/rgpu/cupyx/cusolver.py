@@ -15,7 +15,7 @@ from rgpu import surface
 from rgpu.cupyx import lapack
 from rgpu.cupyx.scipy.sparse import linalg as sparse
 
-_KNOWN = frozenset("csrlsvqr gels gesv gesvda gesvdj potrfBatched potrsBatched syevj".split())
+_KNOWN = frozenset("csrlsvqr geev gels gesv gesvda gesvdj gesvdjBatched potrfBatched potrsBatched syevj".split())
 
 
 def check_availability(name: str) -> bool:

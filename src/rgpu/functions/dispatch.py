@@ -354,7 +354,7 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
     for word in _NUMBERS & kwargs.keys():
         if isinstance(kwargs[word], np.ndarray):
             kwargs[word] = tuple(kwargs[word].ravel().tolist())
-    if kind in ("reduce", "scan"):
+    if kind in ("reduce", "scan") and not name.startswith("arg"):  # of positions nothing is lost
         warn_of_lost_parts(args[:1], kwargs.get("dtype"))
     encoded = _Arguments(stream, args, kwargs, accept)
     if kind in ("mutate", "internal"):
