@@ -10,6 +10,15 @@ typedef struct {
     int count;
 } arguments;
 
+PyArrayObject *take_array(const Loop *loop, reader *r)
+{
+    uint64_t count, tag, handle;
+    if (!take_list(r, &count) || count != 2 || !take_natural(r, &tag) || tag != HANDLE || !take_natural(r, &handle))
+        return NULL;
+    const slot *s = table_find(loop->table, handle);
+    return s && PyArray_CheckExact(s->entry) ? (PyArrayObject *)s->entry : NULL;
+}
+
 /* A new reference to a simple value; NULL without an exception where it is not one. */
 static PyObject *take_value(Loop *loop, reader *r, arguments *seen, int depth)
 {
@@ -119,12 +128,33 @@ static int finish_call(Loop *loop, PyObject *executor, uint64_t out, PyObject *r
     return how;
 }
 
+/* The calls that need no machinery; SLOW: it is not such a call. */
+static int run_directly(Loop *loop, uint64_t fn, int outs, uint64_t out, reader r)
+{
+    if ((loop->directly[fn] != call_assign) != outs)
+        return SLOW;
+    PyObject *result = loop->directly[fn](loop, fn, &r);
+    if (!result)
+        return PyErr_Occurred() ? FAILED : SLOW;
+    loop->straight++;
+    int how = outs ? keep(loop, out, &result) : DONE;
+    Py_DECREF(result);
+    return how;
+}
+
 int run_call(Loop *loop, PyObject *executor, reader r)
 {
     uint64_t fn, outs, out = 0, count;
     arguments seen = {{NULL}, 0};
     if (loop->lent || !take_natural(&r, &fn) || fn >= loop->count || !take_list(&r, &outs) || outs > 1 ||
-        (outs && !take_new_handle(loop, &r, &out)) || !take_list(&r, &count) || count > ARGUMENTS)
+        (outs && !take_new_handle(loop, &r, &out)))
+        return SLOW;
+    if (loop->directly[fn]) {
+        int how = run_directly(loop, fn, outs != 0, out, r);
+        if (how != SLOW)
+            return how;
+    }
+    if (!take_list(&r, &count) || count > ARGUMENTS)
         return SLOW;
     PyObject *args = PyTuple_New((Py_ssize_t)count), *named = NULL;
     if (!args)

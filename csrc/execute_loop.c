@@ -90,8 +90,18 @@ static int64_t run_again(Loop *loop, PyObject *executor, uint64_t batch, uint64_
 /* Runs `count` commands; with those that they stand for, or -1. `again`: they are a template's. */
 static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t index, uint64_t count, int again)
 {
-    uint64_t first = index;
+    uint64_t first = index, known = 0; /* commands ahead that are known to make no chain */
     for (; count; count--) {
+        if (!known && !loop->watched) {
+            uint64_t chained = run_chain(loop, r, count, &known);
+            for (uint64_t i = 0; i < chained; i++)
+                skip(&r);
+            index += chained;
+            count -= chained;
+            if (!count)
+                break;
+        }
+        known -= known > 0;
         reader command = {r.at, r.end};
         skip(&r); /* it was whole when the message was looked over */
         command.end = r.at;
@@ -180,15 +190,27 @@ static PyObject *loop_answer(Loop *loop, PyObject *frames)
     return answer;
 }
 
+/* How a function's calls go without NumPy's machinery, if they do. */
+static direct_function shortcut(PyObject *function, PyObject *known, int elementwise)
+{
+    if (PyTuple_Check(known))
+        return call_reduce;
+    if (PyUnicode_Check(known))
+        return PyUnicode_CompareWithASCIIString(known, "assign") ? call_copy : call_assign;
+    return elementwise && is_matmul(function) ? call_matmul : NULL;
+}
+
 static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
 {
     Table *table;
-    PyObject *functions, *ufunc, *at_rest;
-    if (!PyArg_ParseTuple(args, "OO!OO:Loop", &table, &PyList_Type, &functions, &ufunc, &at_rest))
+    PyObject *functions, *shortcuts, *ufunc, *at_rest;
+    if (!PyArg_ParseTuple(args, "OO!O!OO:Loop", &table, &PyList_Type, &functions, &PyList_Type, &shortcuts, &ufunc,
+                          &at_rest))
         return NULL;
     Py_ssize_t count = PyList_Size(functions);
-    if (count < 0 || count > FUNCTIONS || !PyObject_TypeCheck((PyObject *)table, table_type) || !PyType_Check(ufunc))
-        return PyErr_Format(PyExc_TypeError, "(table, [function, ...], type of ufuncs, at_rest)");
+    if (count < 0 || count > FUNCTIONS || PyList_Size(shortcuts) != count ||
+        !PyObject_TypeCheck((PyObject *)table, table_type) || !PyType_Check(ufunc))
+        return PyErr_Format(PyExc_TypeError, "(table, [function, ...], [(ufunc, ...) or a name, ...], type of ufuncs, at_rest)");
     Loop *loop = (Loop *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!loop)
         return NULL;
@@ -200,7 +222,9 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     loop->direct = direct_new((size_t)count);
     loop->functions = PyMem_Calloc((size_t)count + 1, sizeof *loop->functions);
     loop->elementwise = PyMem_Calloc((size_t)count + 1, 1);
-    if (!loop->templates || !loop->direct || !loop->functions || !loop->elementwise) {
+    loop->directly = PyMem_Calloc((size_t)count + 1, sizeof *loop->directly);
+    loop->reduces = reduces_new(shortcuts);
+    if (!loop->templates || !loop->direct || !loop->functions || !loop->elementwise || !loop->directly || !loop->reduces) {
         Py_DECREF((PyObject *)loop);
         return PyErr_NoMemory();
     }
@@ -209,6 +233,7 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
         Py_INCREF(function);
         loop->functions[i] = function;
         loop->elementwise[i] = (PyObject *)TYPE(function) == ufunc;
+        loop->directly[i] = shortcut(function, PyList_GetItem(shortcuts, i), loop->elementwise[i]);
         loop->count++;
     }
     return (PyObject *)loop;
@@ -245,6 +270,8 @@ static void loop_dealloc(Loop *loop)
     direct_free(loop->direct);
     PyMem_Free(loop->functions);
     PyMem_Free(loop->elementwise);
+    PyMem_Free(loop->directly);
+    reduces_free(loop->reduces);
     Py_XDECREF((PyObject *)loop->table);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(loop);
     Py_DECREF(type);
@@ -263,6 +290,8 @@ static PyMethodDef loop_methods[] = {
 };
 static PyMemberDef loop_members[] = {
     {"answered", T_LONGLONG, offsetof(Loop, answered), 0, "commands, by answer"},
+    {"straight", T_LONGLONG, offsetof(Loop, straight), READONLY, "products and reductions by their inner loops"},
+    {"chained", T_LONGLONG, offsetof(Loop, chained), READONLY, "commands that ran in chains"},
     {"lent", T_BOOL, offsetof(Loop, lent), 0, "an array's memory may be on its way to the client"},
     {"watched", T_BOOL, offsetof(Loop, watched), 0, "every command is for the executor, which records it"},
     {"twin", T_BOOL, offsetof(Loop, twin), 0, "one of two: new memory and reads are for the executor"},
@@ -303,7 +332,7 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "rgpu._rgpu_execute", "The worker's loop in C; see rgpu._core.", -1, functions,
+    PyModuleDef_HEAD_INIT, "rgpu._rgpu_execute", "The worker's loop in C; see rgpu._native.", -1, functions,
     NULL, NULL, NULL, NULL,
 };
 

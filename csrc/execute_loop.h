@@ -13,8 +13,13 @@ enum { LIST, TUPLE, HANDLE, DTYPE, ELLIPSIS = 7, INT = 11 }; /* as in rgpu.wire.
 enum { DONE, SLOW, FAILED }; /* SLOW: nothing has happened yet; FAILED: with an exception */
 
 #define DTYPES 16
+#define PRODUCTS 2 /* dtypes of matrices that are multiplied directly */
 
-typedef struct {
+struct loop;
+/* Of the arguments that r stands before. A new array, or None; NULL: it is NumPy's to compute, or an exception. */
+typedef PyObject *(*direct_function)(struct loop *loop, uint64_t fn, reader *r);
+
+typedef struct loop {
     PyObject_HEAD
     Table *table;
     PyObject **functions;
@@ -22,9 +27,16 @@ typedef struct {
     size_t count;
     char lent, watched, twin;
     long long answered;  /* commands, by `answer` */
+    long long straight;  /* calls without NumPy's machinery */
+    long long chained;   /* commands that ran in chains */
     PyObject *at_rest; /* () -> whether a Sync has nothing to wait for */
     struct templates *templates;
     struct direct *direct;
+    direct_function *directly; /* how a function's calls go without NumPy's machinery; NULL: they do not */
+    struct product {
+        char proofs, refused;
+    } products[PRODUCTS];
+    struct reduces *reduces;
     struct {
         char text[8];
         PyArray_Descr *dtype;
@@ -44,7 +56,24 @@ int take_new_handle(const Loop *loop, reader *r, uint64_t *handle);
 PyObject *take_operand(const Loop *loop, reader *r);
 PyArray_Descr *dtype_of(Loop *loop, const char *text, size_t size);
 
+/* execute_chain.c */
+uint64_t run_chain(Loop *loop, reader r, uint64_t count, uint64_t *seen); /* how many have run */
+
 /* execute_call.c */
 int run_call(Loop *loop, PyObject *executor, reader r);
+PyArrayObject *take_array(const Loop *loop, reader *r); /* borrowed; NULL: it is no array's handle */
+
+/* execute_copy.c */
+PyObject *call_assign(Loop *loop, uint64_t fn, reader *r);
+PyObject *call_copy(Loop *loop, uint64_t fn, reader *r);
+
+/* execute_reduce.c */
+struct reduces *reduces_new(PyObject *list);
+void reduces_free(struct reduces *all);
+PyObject *call_reduce(Loop *loop, uint64_t fn, reader *r);
+
+/* execute_matmul.c */
+int is_matmul(PyObject *function);
+PyObject *call_matmul(Loop *loop, uint64_t fn, reader *r);
 
 #endif

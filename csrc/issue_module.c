@@ -278,7 +278,7 @@ static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTyp
 }
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "rgpu._rgpu_issue", "The issue path in C; see rgpu._core.", -1, functions,
+    PyModuleDef_HEAD_INIT, "rgpu._rgpu_issue", "The issue path in C; see rgpu._native.", -1, functions,
     NULL, NULL, NULL, NULL,
 };
 

@@ -571,7 +571,7 @@ static PyMethodDef functions[] = {
     {"turn", (PyCFunction)(void (*)(void))link_turn, METH_FASTCALL, "(session, inlet, outlet, frames, answer, place, patience, run): see rgpu.link.base.Link.turn."},
     {NULL, NULL, 0, NULL},
 };
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rgpu._rgpu_link", "Small messages in C; see rgpu._core.",
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rgpu._rgpu_link", "Small messages in C; see rgpu._native.",
                                         -1, functions, NULL, NULL, NULL, NULL};
 
 static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **known)

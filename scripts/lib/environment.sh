@@ -79,8 +79,8 @@ install_rgpu() {
             "Without a network: PIP_FIND_LINKS=/directory/of/wheels PIP_NO_INDEX=1 $0"
     printf '%s\n' "$stamp" >"$where/rgpu.stamp"
     "$where/bin/python" - <<'PY'
-from rgpu import _core
-if _core.COMPILED not in _core.AVAILABLE:
+from rgpu import _native
+if _native.COMPILED not in _native.AVAILABLE:
     print("    (no working C compiler: this is the pure-Python build, slower and otherwise the same)")
 PY
 }

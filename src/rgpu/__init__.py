@@ -14,6 +14,7 @@ from rgpu._version import CUPY_VERSION as __version__  # the interface's: progra
 from rgpu.alias import install, uninstall
 
 __all__: list[str]
+_PRIVATE = ("_core", "_environment", "_util")  # modules that CuPy calls private, and libraries use
 _loaded = False
 _loading = threading.RLock()
 
@@ -23,7 +24,7 @@ def __getattr__(name: str) -> Any:
     global _loaded
     import importlib.util
 
-    if name.startswith("_") and name != "__all__":
+    if name.startswith("_") and name != "__all__" and name not in _PRIVATE:
         raise AttributeError(f"module 'cupy' has no attribute {name!r}")
     if importlib.util.find_spec(f"rgpu.{name}") is not None:
         return importlib.import_module(f"rgpu.{name}")

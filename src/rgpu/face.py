@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from rgpu import cuda, surface
+from rgpu import _util, cuda, surface
 from rgpu._ndarray import ndarray
 from rgpu.client.pool import close, connect, reset, stats
 from rgpu.cuda.unified import unified
@@ -17,6 +17,7 @@ def fill(names: dict[str, Any]) -> None:
     """Put CuPy's public names, and rgpu's own few, into a module's dictionary."""
     names.update(close=close, connect=connect, reset=reset, stats=stats, ndarray=ndarray)
     names.update(checkpoint=checkpoint, restore=restore)
+    names.update(memoize=_util.memoize, clear_memo=_util.clear_memo)
     names.update(
         cuda=cuda,
         unified=unified,

@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+import zmq
 
 from rgpu import errors
 from rgpu.client.control import DaemonClient
 from rgpu.config import parse_address
+from rgpu.link import curve, guests
+from rgpu.server import keys
 from tests.support.daemons import Daemon, Talk
 from tests.support.servers import Server, program
 from tests.support.waiting import wait_until
@@ -107,6 +110,91 @@ def test_a_daemon_takes_the_descriptors_that_it_may_have():
         assert program("import rgpu as cp; print(int(cp.arange(5).sum()))", server).stdout == "10\n"
         for stranger in strangers:
             stranger.close()
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_who_connects_most_makes_room(tmp_path, keyed):
+    """One who has a key, or no key is asked for, opens more connections than the daemon can have, and keeps them:
+    others come in, and who has a session keeps it."""
+    options, token, other = (), None, None
+    if keyed:
+        keys.init(tmp_path / "keys")
+        ring = keys.KeyRing(tmp_path / "keys")
+        token, other = (ring.create(name, ())[1] for name in ("alice", "bob"))
+        options = ("--keys", str(tmp_path / "keys"))
+    room = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (192, 192))  # noqa: E731
+    context = zmq.Context()
+    with Server("cpu:1", "full", *options, preexec_fn=room) as server:
+        address = parse_address(server.address)
+        alice = DaemonClient(address, 10.0, token=token)
+        lease = alice.attach(0)
+        talk = Talk(lease)
+        talk.sync(30)
+        greedy = [context.socket(zmq.DEALER) for _ in range(200)]
+        try:
+            for sock in greedy:
+                sock.linger, sock.reconnect_ivl = 0, 1000
+                curve.as_client(sock, other)
+                sock.connect(address.uri)
+            descriptors = Path(f"/proc/{server.pid}/fd")
+            wait_until(lambda: len(list(descriptors.iterdir())) > 130, timeout=10)
+            for _ in range(3):
+                wait_until(lambda: hello(address, token), timeout=15)
+            assert len(list(descriptors.iterdir())) < 192
+        finally:
+            for sock in greedy:
+                sock.close(0)
+            context.term()
+        talk.sync(10)
+        talk.bye()
+        wait_until(lambda: len(list(descriptors.iterdir())) < 60, timeout=10)
+        alice.close()
+
+
+def test_a_number_that_is_another_s_by_now():
+    """libzmq tells of a descriptor, and when one looks it is a pipe to a worker: that stays open, and nobody's."""
+    here, there = socket.socketpair()
+    with here, there, socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        for number in (here.fileno(), listener.fileno(), os.open("/dev/null", os.O_RDONLY)):
+            guests._hang_up(number, port)
+            guests._hang_up(number, 0)
+            assert guests._address(number, 0) is None
+        os.close(number)
+        assert guests._address(here.fileno(), port) is None
+        here.sendall(b"x")
+        assert there.recv(1) == b"x"
+        with socket.create_connection(("127.0.0.1", port)) as stranger, listener.accept()[0] as accepted:
+            assert guests._address(accepted.fileno(), port) == ("address", "127.0.0.1")
+            guests._hang_up(accepted.fileno(), port)
+            assert stranger.recv(1) == b""
+
+
+def test_a_question_survives_connections_that_break():
+    """They may, one after the other: the network's fault, or somebody else needed the room."""
+    with Server("cpu:1", "full") as server:
+        client = DaemonClient(parse_address(server.address), 10.0)
+        request, breaks = client._link.request, iter((True, True, True))
+
+        def broken(body, timeout=None):
+            if next(breaks, False):
+                client._link.close()
+                raise errors.ServerUnavailable("it broke", "closed")
+            return request(body, timeout)
+
+        client._link.request = broken
+        assert client.hello().name == "full"
+        client.close()
+
+
+def hello(address, token):
+    client = DaemonClient(address, 2.0, token=token)
+    try:
+        return client.hello().name == "full"
+    except errors.RgpuError:
+        return False
+    finally:
+        client.close()
 
 
 def connections(address, count):

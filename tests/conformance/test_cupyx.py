@@ -83,6 +83,17 @@ def test_callables_and_missing_names_are_refused_by_name():
         cupyx.scipy.signal.no_such_function  # noqa: B018
 
 
+def test_an_update_that_cannot_be_is_refused_at_once(cp):
+    a = cp.zeros(5)
+    with pytest.raises(IndexError, match="integer"):
+        cp.add.at(a, cp.array([0.5, 1]), cp.ones(2))
+    with pytest.raises(ValueError, match="broadcast"):
+        cp.add.at(a, cp.array([0, 1]), cp.ones(3))
+    with pytest.raises(ValueError, match="broadcast"):
+        cupyx.scatter_add(a, [0, 1], cp.ones(3))
+    assert not a.any()
+
+
 def test_scatter():
     a = cp.zeros(4)
     cupyx.scatter_add(a, cp.array([1, 1, 2]), 1.5)

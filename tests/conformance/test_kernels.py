@@ -57,17 +57,54 @@ def test_a_launch_like_an_earlier_one_takes_its_own_arguments(cp):
     assert kernel(y, x, y, 0.5).get().tolist() == [212.5] * 3
 
 
-def test_raw_parameters_size_and_indexer(cp):
+def test_walked_arrays_are_there_whole_too(cp):
+    """CuPy's own name for the array behind an element, which libraries' kernels ask for its shape."""
     kernel = cp.ElementwiseKernel(
-        "raw T x, int32 m", "T z", "z = x[m - 1 - i] + n + _ind.size() + x.shape()[0]"
+        "raw T x, T y", "T z",
+        "z = y + x[_raw_z.shape()[1] - 1] + 100 * _raw_y[0] + 1000 * _raw_z.strides()[0]",
+        reduce_dims=False,
+    )  # fmt: skip
+    z = kernel(cp.arange(5), cp.arange(6).reshape(2, 3)[:, ::-1])
+    np.testing.assert_array_equal(z.get(), np.arange(6).reshape(2, 3)[:, ::-1] + 2 + 200 + 24000)
+
+
+def test_an_array_of_pointers(cp):
+    """Addresses that a program writes into an array lead to its arrays' memory, and are what it reads back."""
+    code = """
+    template<class T> __global__ void gather(T* out, T const **parts, int const* lengths, int n) {
+        for (int j = threadIdx.x; j < n; j += blockDim.x)
+            for (int i = 0; i < lengths[j]; ++i) out[4 * j + i] = parts[j][i];
+    }"""
+    module = cp.RawModule(code=code, options=("--std=c++11",), name_expressions=("gather<float>",))
+    a, b, out = cp.arange(3, dtype="f4"), cp.arange(8, dtype="f4")[4:], cp.zeros((2, 4), "f4")
+    places = [a.data.ptr, b.data.ptr]
+    parts = cp.array(places)
+    module.get_function("gather<float>")((1,), (32,), (out, parts, cp.array([3, 4], "i4"), np.int32(2)))
+    assert out.tolist() == [[0, 1, 2, 0], [4, 5, 6, 7]]
+    assert parts.tolist() == places
+
+
+def test_a_preamble_adds_to_namespaces_of_libraries(cp):
+    preamble = """
+    #include <type_traits>
+    struct Mine { int x; };
+    template<> struct std::is_integral<Mine> : std::true_type { static const int more = 4; };
+    namespace std { template<> struct is_floating_point<Mine> { static const int value = 2; }; }
+    template<class T> __device__ T plus(T x) { return x + std::is_floating_point<Mine>::value; }
+    """
+    kernel = cp.ElementwiseKernel(
+        "T x", "T y", "y = plus(x) * std::is_integral<Mine>::more * std::is_integral<T>::value", preamble=preamble
     )
+    assert kernel(cp.arange(3)).tolist() == [8, 12, 16]
+
+
+def test_raw_parameters_size_and_indexer(cp):
+    kernel = cp.ElementwiseKernel("raw T x, int32 m", "T z", "z = x[m - 1 - i] + n + _ind.size() + x.shape()[0]")
     np.testing.assert_array_equal(kernel(cp.arange(6), 6, size=6).get(), np.arange(6)[::-1] + 18)
     two = cp.ElementwiseKernel("raw T x", "T z", "int p[2] = {int(i), 1}; z = x[p]")
     np.testing.assert_array_equal(two(cp.arange(12).reshape(2, 6).T, size=6).get(), np.arange(6) + 6)
     shaped = cp.ElementwiseKernel("T x", "T z", "z = _ind.get()[0] * 100 + _ind.get()[1]", reduce_dims=False)
-    np.testing.assert_array_equal(
-        shaped(cp.zeros((2, 3))).get(), np.add.outer(np.arange(2) * 100, np.arange(3))
-    )
+    np.testing.assert_array_equal(shaped(cp.zeros((2, 3))).get(), np.add.outer(np.arange(2) * 100, np.arange(3)))
 
 
 def test_several_outputs_preamble_and_control_flow(cp):

@@ -130,6 +130,7 @@ class Bench:
         assert len(table) == len(self.model.held)
 
 
+@pytest.mark.timeout(max(120, STEPS // 50))
 @pytest.mark.parametrize("compiled", [True, False])
 def test_the_books_are_exact(compiled):
     seed = random.SystemRandom().getrandbits(32)

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from rgpu.link.control import ControlClient
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
 
@@ -94,6 +95,17 @@ def test_a_frame_that_never_ends_is_closed(cp):
             time.sleep(0.2)
         assert said > 2  # it was not refused at once
         control(cp)
+
+
+def test_nobody_fills_the_log(tmp_path):
+    """Requests that mean nothing are written down now and then only."""
+    with open(tmp_path / "log", "wb") as log, Server("cpu:1", "quiet", stderr=log) as server:
+        host, _, port = server.address.rpartition(":")
+        client = ControlClient(host, int(port))
+        for _ in range(300):
+            assert b"did not understand" in client.request(b"\x91\x00")
+        client.close()
+    assert 10 <= (tmp_path / "log").read_bytes().count(b"malformed") <= 100
 
 
 def test_many_half_open_connections(cp):

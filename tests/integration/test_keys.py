@@ -1,5 +1,6 @@
 """Keys from every side: who gets in, who does not and is told why, what is cut off, who sees what."""
 
+import errno
 import os
 import re
 import stat
@@ -491,6 +492,24 @@ def test_a_list_of_clients_that_is_damaged_lets_nobody_in(tmp_path):
         (tmp_path / "clients" / f"{number}.toml").write_text(text)
     ring.refresh()
     assert ring.people() == [good]
+
+
+def test_no_descriptor_is_left_to_read_the_list(tmp_path, monkeypatch):
+    """What cannot be read just now is what it was: or whoever takes all descriptors ends everybody's sessions."""
+    keys.init(tmp_path)
+    ring = keys.KeyRing(tmp_path)
+    person, _ = ring.create("alice", ())
+
+    def full(*_args, **_named):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for place in ("read_text", "glob"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, place, full)
+            ring.refresh()
+            assert ring.server_keys.allows(person.public_key) and ring.who(person.public_key)
+    ring.revoke(person)
+    assert not ring.server_keys.allows(person.public_key)
 
 
 def test_copies_between_devices_are_protected_as_well(guarded, alice, monkeypatch):

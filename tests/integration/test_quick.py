@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from rgpu import _core
+from rgpu import _native
 from tests.support.servers import program
 
 PROGRAM = """
 import json, sys
 import numpy as np
 import rgpu as cp
-from rgpu import _core
+from rgpu import _native
 from rgpu.client import pool
 from rgpu.wire import codec, ops
 
@@ -57,7 +57,7 @@ try:
 except ValueError as error:
     results.append(str(error))
 known = 0
-if _core.issue is not None:
+if _native.issue is not None:
     known = [cp.sum.known, type(a).sum.known, type(a).reshape.known, cp.clip.known, type(double).__call__.known,
              cp.zeros.known, cp.ones.known, cp.empty.known]
 shown = [c for c in sent if c[0] not in (ops.Free.tag, ops.Read.tag)]
@@ -65,7 +65,7 @@ print(json.dumps([known, results, json.loads(json.dumps(shown, default=repr))]))
 """
 
 
-@pytest.mark.skipif(_core.issue is None, reason="the C core is not built here")
+@pytest.mark.skipif(_native.issue is None, reason="the C core is not built here")
 def test_the_same_commands_and_results(servers):
     found = {}
     for pure in ("0", "1"):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from rgpu import _core
+from rgpu import _native
 from tests.support.servers import program
 
-pytestmark = pytest.mark.skipif(_core.issue is None, reason="what repeats is recognized by the C core alone")
+pytestmark = pytest.mark.skipif(_native.issue is None, reason="what repeats is recognized by the C core alone")
 TRAINING = """
 import json, sys
 import numpy as np

@@ -61,6 +61,22 @@ def test_the_same_content_again_is_a_few_bytes(remembering):
         np.testing.assert_array_equal(array.get(), expected)
 
 
+def test_what_another_thread_changes_on_the_way_is_not_remembered(remembering, monkeypatch):
+    cp = remembering("on")
+    host = np.random.default_rng(6).random(LEAST // 2)
+    wanted, write = host.copy(), type(pool.current_stream())._write
+
+    def changed_before_it_leaves(stream, handle, data, place):
+        host[:] = 0
+        write(stream, handle, data, place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(pool.current_stream()), "_write", changed_before_it_leaves)
+        first = cp.asarray(host)
+    assert not first.any()
+    np.testing.assert_array_equal(cp.asarray(wanted).get(), wanted)
+
+
 def test_what_was_used_longest_ago_makes_room(remembering, monkeypatch):
     cp = remembering("on")
     monkeypatch.setattr(limits, "UPLOADS", 2)

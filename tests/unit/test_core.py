@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgpu import _core
+from rgpu import _native
 
 DTYPES = ["?", "i1", "<i2", ">i4", "<f4", ">f8", "c8", "<c16", "S3", "U2", "V5", "m8[s]", "longdouble"]
 
 
-@pytest.fixture(params=_core.AVAILABLE, ids=lambda core: core.name)
+@pytest.fixture(params=_native.AVAILABLE, ids=lambda core: core.name)
 def core(request):
     return request.param
 
@@ -46,7 +46,7 @@ def plain(array):
 @given(regions(), st.booleans())
 def test_pack_is_what_numpy_says_and_unpack_its_inverse(array, swap):
     expected = plain(array.byteswap() if swap else array)
-    for core in _core.AVAILABLE:
+    for core in _native.AVAILABLE:
         out = bytearray(array.nbytes)
         core.pack(array, out, swap=swap)
         assert bytes(out) == expected, core.name
@@ -122,15 +122,15 @@ def test_tune_malloc_says_what_happened(core):
 
 
 def test_the_module_exports_one_whole_implementation():
-    assert _core.IMPLEMENTATION in _core.AVAILABLE
+    assert _native.IMPLEMENTATION in _native.AVAILABLE
     for name in ("pack", "unpack", "crc32c", "tune_malloc"):
-        assert getattr(_core, name) is getattr(_core.IMPLEMENTATION, name)
+        assert getattr(_native, name) is getattr(_native.IMPLEMENTATION, name)
 
 
-@pytest.mark.skipif(_core.COMPILED not in _core.AVAILABLE, reason="the C core is not built here")
+@pytest.mark.skipif(_native.COMPILED not in _native.AVAILABLE, reason="the C core is not built here")
 def test_a_long_call_lets_other_threads_run():
     data, ticks = np.zeros(1 << 27, np.uint8), []
-    worker = threading.Thread(target=lambda: [_core.COMPILED.crc32c(data) for _ in range(3)])
+    worker = threading.Thread(target=lambda: [_native.COMPILED.crc32c(data) for _ in range(3)])
     worker.start()
     while worker.is_alive():
         ticks.append(time.perf_counter())

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.server.backend_cpu import CpuBackend
+from rgpu.server.backend_sim import SimBackend
 from rgpu.server.executor import Executor, NoLoop
 from rgpu.wire import codec, ops, values
 from rgpu.wire.functions import BY_NAME
 
-pytestmark = pytest.mark.skipif(_core.execute is None, reason="the C core is not built here")
+pytestmark = pytest.mark.skipif(_native.execute is None, reason="the C core is not built here")
 ONE = "negative absolute sqrt exp log tanh sin floor rint square reciprocal sign isnan logical_not invert".split()
 TWO = (
     "add subtract multiply divide floor_divide remainder power maximum fmin arctan2 hypot equal less greater_equal "
@@ -60,7 +61,7 @@ def pairs(draw):
     shape = draw(st.lists(st.sampled_from([1, 2, 3, 7, 16, 33]), max_size=3))
     other = [n if draw(st.integers(0, 3)) else 1 for n in shape][draw(st.integers(0, len(shape))) :]
     dtype = draw(st.sampled_from(DTYPES))
-    second = dtype if draw(st.integers(0, 4)) else draw(st.sampled_from(DTYPES))
+    second = draw(st.sampled_from([dtype, dtype, dtype, "?", draw(st.sampled_from(DTYPES))]))
     a, b = draw(laid_out(tuple(shape), dtype)), draw(laid_out(tuple(other), second))
     return (a, b) if draw(st.booleans()) else (b, a)
 
@@ -69,7 +70,7 @@ numbers = st.floats(width=32) | st.sampled_from([0.1, 1e300, 3]) | st.integers(-
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(pairs(), st.sampled_from(TWO), st.sampled_from(ONE), numbers, st.booleans())
 def test_the_same_bytes_as_numpy(arrays, two, one, number, left):
     a, b = arrays
@@ -89,6 +90,41 @@ def test_the_same_bytes_as_numpy(arrays, two, one, number, left):
     assert outcome[:5] == outcome[5:]
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from([2, 3, 10, 16, 31, 32]), st.sampled_from([63, 64, 95, 300, 1000]), st.booleans())
+def test_a_short_row_meets_many(data, n, m, left):
+    dtype, name = data.draw(st.sampled_from(["f4", "f8", "i4", "i8"])), data.draw(st.sampled_from(TWO[:4]))
+    rows, row = data.draw(laid_out((m, n), dtype)), data.draw(laid_out((n,), dtype))
+    if data.draw(st.integers(0, 3)):
+        rows = np.ascontiguousarray(rows)
+    outcome = []
+    with np.errstate(all="ignore"):
+        for worker in (Worker(True), Worker(False)):
+            for a, b in ((rows[:2], row), (rows, row)):  # the first ones are compared with NumPy as they come
+                worker.run([ops.Free.tag, list(range(10, 15))])
+                for handle, array in ((1, a), (2, b), (3, a.copy())):
+                    worker.put(handle, array)
+                pair = [2, 1] if left else [1, 2]
+                worker.run(*[[ops.Binary.tag, BY_NAME[name].id, 10 + turn, *pair] for turn in range(5)])
+                worker.run([ops.Inplace.tag, BY_NAME[name].id, 3, 2])
+                outcome.append([worker.found(handle) for handle in (10, 14, 3)])
+    assert outcome[:2] == outcome[2:]
+
+
+def test_booleans_of_odd_bytes_are_ones():
+    for compiled in (True, False):
+        worker = Worker(compiled)
+        worker.put(1, np.array([0, 1, 2, 255], np.uint8))
+        worker.put(2, np.array([1.5, -2, 3, 4], np.float32))
+        worker.put(4, np.array([0, 1, 1, 1], bool))
+        worker.run([ops.View.tag, 3, 1, "|b1", [4], [1], 0])
+        worker.run(*[[ops.Binary.tag, BY_NAME["multiply"].id, 20 + n, 2, 4] for n in range(5)])
+        worker.run(*[[ops.Binary.tag, BY_NAME["multiply"].id, 10 + n, 2, 3] for n in range(5)])
+        worker.run(*[[ops.Inplace.tag, BY_NAME["multiply"].id, 2, 3]])
+        for handle in (2, 10, 14):
+            assert worker.executor.table.peek(handle).tolist() == [0, -2, 3, 4], compiled
+
+
 def test_in_place_over_overlapping_memory():
     for compiled in (True, False):
         worker, array = Worker(compiled), np.arange(1000.0)
@@ -101,6 +137,119 @@ def test_in_place_over_overlapping_memory():
         expected[1:] += expected[:-1]
         expected += expected
         assert np.array_equal(array, expected), compiled
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.lists(st.sampled_from([1, 2, 3, 8, 33, 70]), min_size=3, max_size=3), st.booleans())
+def test_products_of_matrices(data, extents, own):
+    m, n, p = extents
+    kind = st.sampled_from(["f4", "f4", "f8", "f8", "i4", ">f4"])
+    dtype = data.draw(kind)
+    a = data.draw(laid_out((m, n), dtype))
+    b = a.T if own else data.draw(laid_out((n, p), data.draw(st.sampled_from([dtype, dtype, dtype, data.draw(kind)]))))
+    outcome = []
+    with np.errstate(all="ignore"):
+        for worker in (Worker(True), Worker(False)):
+            worker.put(1, a)
+            worker.put(2, b)
+            arguments = [[values.HANDLE, 1], [values.HANDLE, 2]], {}
+            for turn in range(5):
+                worker.run([ops.Call.tag, BY_NAME["matmul"].id, [3 + turn], *arguments])
+                squared = arguments[0][:1] * 2, {}  # which is seldom possible
+                worker.run([ops.Call.tag, BY_NAME["matmul"].id, [30 + turn], *squared])
+                outcome.append([worker.found(handle + turn) for handle in (3, 30)])
+    assert outcome[:5] == outcome[5:]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.lists(st.sampled_from([1, 2, 3, 7, 40]), max_size=4))
+def test_copies_and_assignments(data, shape):
+    kinds = st.sampled_from(["f4", "f8", "i2", "?", "c16", ">f4"])
+    dtype, steps = data.draw(kinds), [data.draw(st.sampled_from([1, 1, 2, -1, -3])) for _ in shape]
+    other = [n if data.draw(st.integers(0, 3)) else 1 for n in shape][data.draw(st.integers(0, len(shape))) :]
+    value = data.draw(laid_out(tuple(other), dtype if data.draw(st.integers(0, 4)) else data.draw(kinds)))
+    overlapping, turned = data.draw(st.booleans()) and other == shape, data.draw(st.booleans())
+    said = [values.DTYPE, values.encode_dtype(value.dtype)]
+    outcome = []
+    with np.errstate(all="ignore"):
+        for worker in (Worker(True), Worker(False)):
+            whole = np.zeros([n * abs(step) for n, step in zip(shape, steps)], dtype)
+            target = whole[tuple(slice(None, None, step) for step in steps)]
+            worker.put(1, target.transpose(range(len(shape))[::-1]) if turned and shape == shape[::-1] else target)
+            worker.put(2, value)
+            assign = [ops.Call.tag, BY_NAME["ndarray.setitem"].id, [], [[values.HANDLE, 1], [values.ELLIPSIS]], {}]
+            assign[3].append([values.HANDLE, 2])
+            worker.run(assign, [ops.Call.tag, BY_NAME["ndarray.copy"].id, [3], [[values.HANDLE, 2], said], {}])
+            outcome.append([whole.tobytes(), worker.found(3)])
+            if overlapping:
+                worker.put(2, worker.executor.table.peek(1)[::-1] if shape else target)
+                worker.run(assign)
+                outcome[-1].append(whole.tobytes())
+    assert outcome[0] == outcome[1]
+
+
+def test_plain_copies_go_straight():
+    worker, array = Worker(True), np.arange(12.0).reshape(3, 4)
+    worker.put(1, array.copy())
+    worker.put(2, array.T)
+    worker.put(4, array[:, 1].copy())
+    handles = [[values.HANDLE, handle] for handle in range(5)]
+    worker.run([ops.Call.tag, BY_NAME["ndarray.copy"].id, [3], [handles[2], [values.DTYPE, "<f8"]], {}])
+    worker.run([ops.Call.tag, BY_NAME["ndarray.setitem"].id, [], [handles[3], [values.ELLIPSIS], handles[4]], {}])
+    assert worker.executor._loop.straight == 2
+    assert worker.executor.table.peek(3).tolist() == [[1, 5, 9]] * 4
+
+
+def reduced(worker, name, times, axis, keepdims):
+    """What a reduction of array 1 gives so many times: one outcome, if they are all alike."""
+    wire = axis if axis is None or isinstance(axis, int) else [values.TUPLE, *axis]
+    options = {"axis": wire} | ({"keepdims": keepdims} if keepdims is not None else {})
+    worker.run([ops.Free.tag, list(range(10, 10 + times))])
+    worker.run(*[[ops.Call.tag, BY_NAME[name].id, [10 + n], [[values.HANDLE, 1]], options] for n in range(times)])
+    return {worker.found(10 + n) for n in range(times)}
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from("sum sum prod mean mean max amax min amin any all".split()))
+def test_reductions(data, name):
+    shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 2, 3, 7, 16, 33, 40]), min_size=1, max_size=4)))
+    dtype = data.draw(st.sampled_from(["f4", "f4", "f8", "f8", "?", "i4", "i8", "f2", ">f4"]))
+    array = data.draw(laid_out(shape, dtype))
+    if data.draw(st.integers(0, 3)):
+        array = np.ascontiguousarray(array)
+    one = st.integers(-len(shape), len(shape) - 1) | st.just(len(shape) - 1)
+    axis = data.draw(st.none() | one | one | st.just(4) | st.lists(one, max_size=3).map(tuple))
+    keepdims = data.draw(st.sampled_from([None, True, False]))
+    compiled, pure = Worker(True), Worker(False)
+    outcomes = []
+    with np.errstate(all="ignore"):
+        for same in (array, array[::-1].copy()):  # the first one while it is proven
+            for worker, times in ((compiled, 32), (pure, 1)):
+                worker.put(1, same)
+                outcomes.append(reduced(worker, name, times, axis, keepdims))
+    assert outcomes[0] == outcomes[1] and outcomes[2] == outcomes[3]
+
+
+@pytest.mark.parametrize(
+    "name, shape, axis",
+    [("sum", (128, 10), 0), ("sum", (20, 3, 40), 1), ("sum", (1000,), None), ("max", (128, 10), 1),
+     ("prod", (9, 9), None), ("mean", (8, 3, 2, 3, 2, 16), (2, 4)), ("mean", (5, 200), -1), ("min", (2, 3, 4), (0, 2))],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_plain_reductions_and_products_go_straight(name, shape, axis, dtype):
+    worker = Worker(True)
+    worker.put(1, np.random.default_rng(3).standard_normal(shape).astype(dtype))
+    expected = np.asarray(getattr(np, name)(worker.executor.table.peek(1), axis=axis)).tobytes()
+    for _ in range(3):
+        before = worker.executor._loop.straight
+        ((_, _, _, found),) = reduced(worker, name, 20, axis, False)
+        assert found == expected
+    assert worker.executor._loop.straight == before + 20
+    square = np.random.default_rng(3).standard_normal((6, 6)).astype(dtype)
+    worker.put(1, square)
+    before = worker.executor._loop.straight
+    worker.run([ops.Call.tag, BY_NAME["matmul"].id, [9], [[values.HANDLE, 1]] * 2, {}])
+    assert worker.executor._loop.straight == before + 1 and worker.found(9)[3] == (square @ square).tobytes()
 
 
 def test_memory_beyond_the_limit_is_refused_as_ever():
@@ -146,3 +295,19 @@ def test_what_takes_a_moment_is_answered_as_any_other_read_is():
     assert executor.answer([]) is None
     executor.watch(True)
     assert executor.answer([codec.pack([1, [ops.Sync.encode(5)]])]) is None
+
+
+@pytest.mark.parametrize("case", ["a twin", "sim"])
+def test_functions_that_somebody_watches_are_called(case, monkeypatch):
+    """One of two workers notices what the other may sum in another order; a simulated device takes its time."""
+    monkeypatch.setenv("RGPU_SIM", "launch=1e-3")
+    backend = CpuBackend() if case == "a twin" else SimBackend()
+    executor = Executor(backend, lambda frames: None)
+    executor.table.put(1, np.ones((8, 8)), 512)
+    if case == "a twin":
+        executor.run([codec.pack([1, [[ops.Twin.tag, False, 0, 2, 2]]])])
+    total = BY_NAME["sum"].id
+    for n in range(40):
+        executor.run([codec.pack([1, [[ops.Call.tag, total, [10 + n], [[values.HANDLE, 1]], {"axis": 0}]]])])
+    assert executor._loop.straight == 0 and executor.table.peek(49).sum() == 64
+    assert executor.leeway > 0 if case == "a twin" else backend.finished > 0

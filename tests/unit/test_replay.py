@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.client import queue
 from rgpu.errors import ProtocolError
 from rgpu.server.backend_cpu import CpuBackend
@@ -14,7 +14,7 @@ from rgpu.server.replay import Templates
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import BY_NAME
 
-compiled = pytest.mark.skipif(_core.issue is None, reason="what repeats is recognized by the C core alone")
+compiled = pytest.mark.skipif(_native.issue is None, reason="what repeats is recognized by the C core alone")
 ADD, EXP = BY_NAME["add"].id, BY_NAME["exp"].id
 
 

@@ -58,6 +58,7 @@ _REFUSALS: dict[str, type[RgpuError]] = {
 
 
 #: what must not be said twice when nobody knows whether it was heard: the second lease would find no room
+_ATTEMPTS = 4  # at a question whose connections break
 _ONCE = (control.Request,)
 
 
@@ -198,15 +199,17 @@ class DaemonClient:
 
     def _ask(self, request: type, expected: Any, *fields: Any, timeout: float | None = None) -> Any:
         body = pack(request.encode(*fields))
-        try:
-            data = self._link.request(body, timeout)
-        except ServerUnavailable as error:
-            if error.reason != "closed" or request in _ONCE:
-                raise
-            try:  # a connection that broke says nothing about its server
+        broke: ServerUnavailable | None = None
+        for attempt in range(_ATTEMPTS):
+            try:
                 data = self._link.request(body, timeout)
-            except ServerUnavailable as again:
-                raise error if again.reason == "refused" else again from None  # it has stopped
+                break
+            except ServerUnavailable as error:
+                if broke is not None and error.reason == "refused":
+                    raise broke from None  # it has stopped
+                if error.reason != "closed" or request in _ONCE or attempt == _ATTEMPTS - 1:
+                    raise
+                broke = error  # a connection that broke says nothing about its server
         answer = Control.decode(unpack(data))
         kinds = expected if isinstance(expected, tuple) else (expected,)
         if isinstance(answer, tuple(kind.Record for kind in kinds)):

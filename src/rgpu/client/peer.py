@@ -96,7 +96,8 @@ def pair_of(a: CommandStream, b: CommandStream) -> Pair:
         found = _pairs.get(key)
         if found is None or not found.current(a, b):
             _forget_closed()
-            found = _pairs[key] = Pair(a, b)
+            with _both(a, b):  # neither begins to move: two workers would go to meet one
+                found = _pairs[key] = Pair(a, b)
             _members[a.number], _members[b.number] = a, b
     return found
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
 import rgpu.link.zmq  # noqa: F401
-from rgpu import _core, config, registry
+from rgpu import _native, config, registry
 from rgpu.client import profile, silver
 from rgpu.client.control import DaemonClient
 from rgpu.client.failures import KINDS
@@ -49,7 +49,7 @@ from rgpu.errors import (
 
 on_attach: list[Callable[[CommandStream], None]] = []  # told of each new session's stream
 
-_set_current = _core.issue.set_current if _core.issue is not None else lambda stream: None
+_set_current = _native.issue.set_current if _native.issue is not None else lambda stream: None
 
 
 class Device:
@@ -127,9 +127,9 @@ class Device:
             if stream.mirror is None:
                 if stream.counters.recalled:  # what only this worker has is recalled by this one alone
                     stream.flush()
-                stream.connection = stream.mirror = Mirror(
-                    stream, self.seat, self.settings.redundancy, self._another, silver.heal
-                )
+                made = Mirror(stream, self.seat, self.settings.redundancy, self._another, silver.heal)
+                stream.mirror = made  # first: whoever reads without the lock looks for it last
+                stream.connection = made
         return stream.mirror
 
     def _another(self, halves: list[Half]) -> Seat:

@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.client.ticker import ticker
 from rgpu.errors import ForkError
 from rgpu.wire import codec, limits, ops
@@ -93,13 +93,13 @@ class PureQueue:
         self.pending, self.freed = _Refusing(), deque(maxlen=0)
 
 
-if TYPE_CHECKING or _core.issue is None:
+if TYPE_CHECKING or _native.issue is None:
     Queue = PureQueue
     next_handle = itertools.count(1).__next__
 else:
-    next_handle = _core.issue.next_handle
+    next_handle = _native.issue.next_handle
 
-    class Queue(_core.issue.Queue):
+    class Queue(_native.issue.Queue):
         """The C core's, which takes commands in their wire form."""
 
         def __init__(self) -> None:
@@ -115,4 +115,4 @@ else:
     def _refuse(*_: Any) -> None:
         raise ForkError(FORKED)
 
-    _core.issue.configure(arm=ticker.arm)
+    _native.issue.configure(arm=ticker.arm)

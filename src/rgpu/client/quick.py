@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.client import failures
 from rgpu.wire import codec, ops, values
 from rgpu.wire.declare import HANDLE, HANDLES
@@ -33,14 +33,14 @@ def quick(**how: bool) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        if _core.issue is None:
+        if _native.issue is None:
             return function
-        return functools.update_wrapper(_core.issue.Quick(function, **how), function)
+        return functools.update_wrapper(_native.issue.Quick(function, **how), function)
 
     return decorate
 
 
-if _core.issue is None:
+if _native.issue is None:
 
     def note(stream: Any, command: tuple, handle: int = 0) -> None:
         """Nobody will ask."""
@@ -143,7 +143,7 @@ def learn(arrays: list, numbers: list, result: Any, stream: Any) -> tuple | None
     return *template.encoded(marked), returns, meta, offset, False
 
 
-if _core.issue is not None:
+if _native.issue is not None:
     # The dtypes of single numbers: there is one object of each, which nobody can change.
     _dtypes = tuple(dict.fromkeys(np.dtype(char) for char in "?bBhHiIlLqQefdFD"))
-    _core.issue.configure(learn=learn, outside=failures.is_outside, place_of=failures.place_of, constants=_dtypes)
+    _native.issue.configure(learn=learn, outside=failures.is_outside, place_of=failures.place_of, constants=_dtypes)

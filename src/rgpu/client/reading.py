@@ -7,14 +7,16 @@ looked for in the same call, and what only a longer wait needs is not made; ever
 from __future__ import annotations
 
 import sys
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from rgpu.client import failures
 from rgpu.client.queue import next_reply
+from rgpu.client.shield import shield
 from rgpu.link.base import PLACED
-from rgpu.wire import codec, ops, values
+from rgpu.wire import codec, limits, ops, values
 
 PLACES = 320  # batches whose lines are remembered: the window, and a little more
 _T_READ, _T_SYNC = ops.Read.tag, ops.Sync.tag
@@ -40,6 +42,9 @@ class Reading:
     _sinks: dict[int, tuple[memoryview, list, np.dtype]]
     _plain: dict[bytes, tuple[int, memoryview]]
     _queue: Any
+    _inline: int
+    take: Any
+    _post: Any
     _wait: Any
     _awaited: Any
     _raise_lost: Any
@@ -66,28 +71,48 @@ class Reading:
     def _exchange(
         self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None, nbytes: int, what: str = "completion"
     ) -> None:
-        """Send a command and wait for its answer: these bytes, and so many that belong into ``out``. At once only
-        where nobody else waits, who would wait for us."""
+        """Send a command, behind what is queued, and wait for its answer: these bytes, and so many that belong into
+        ``out``. In one turn only where nobody else waits, who would wait for us."""
+        connection = self.connection  # before the look for a mirror, which may take its place at any moment
         small = nbytes < PLACED and self.mirror is None and self._profile is None
-        found = None
+        began, found = monotonic(), None
         try:
             if small and self.direct and not self._plain and not self._sinks:
-                found = self._in_one_turn(reply, command, answer, out)
-                if found:
-                    return
+                turn = self._behind_the_queue if self.unsent else self._alone
+                found = turn(reply, command, answer, out)
             if found is None:
-                place = self._expect(reply, answer, out)
-                wanted = (answer, place, reply) if small and len(self._plain) == 1 else None
+                self._expect(reply, answer, out)
                 self._queue(command)
-                self._wait(reply, what, nbytes, wanted)
-            else:
+                self._wait(reply, what, nbytes)
+            elif not found:
                 self._awaited(reply, flush=False)
+            if small:
+                connection.answered(monotonic() - began)
         finally:
             self._plain.pop(answer, None)
             self._sinks.pop(reply, None)
 
-    def _in_one_turn(self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None) -> bool | None:
-        """Whether the answer is here already; None: nothing was sent."""
+    def _behind_the_queue(self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None) -> bool | None:
+        """Send what is queued with the command at its end, all in one message. Whether the answer is here already;
+        None: nothing was sent."""
+        with self.lock:
+            room = self.unsent < limits.BATCH and self._inline < limits.CHUNK_BYTES
+            if not room or self.mirror is not None or not self.connection.can_send(2 * limits.CHUNK_BYTES):
+                return None
+            try:
+                with shield:
+                    self._queue(command)
+                    body, places = self.take(self._batch + 1, limits.BATCH, True)
+                    self._inline = 0
+                    ask = answer, _NOTHING if out is None else out, lambda: self._expect(reply, answer, out)
+                    self.counters.round_trips += 1
+                    return self._post([body], places, ask)
+            except BaseException:
+                self._abandoned.add(reply)
+                raise
+
+    def _alone(self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None) -> bool | None:
+        """The same where nothing is queued."""
 
         def missed() -> None:
             self._sent_places[batch] = [failures.place_of(sys._getframe(1))]
@@ -95,7 +120,7 @@ class Reading:
 
         with self.lock:
             connection, counters, sent = self.connection, self.counters, self._sent_places
-            if self.unsent:
+            if self.unsent or self.mirror is not None:
                 return None
             batch = self._batch + 1
             try:  # needs no shield: see ``Connection.exchange``
@@ -119,13 +144,12 @@ class Reading:
             counters.round_trips += 1
             return found
 
-    def _expect(self, reply: int, answer: bytes, out: np.ndarray | None) -> memoryview:
-        """Say where the answer belongs when it comes; the place."""
+    def _expect(self, reply: int, answer: bytes, out: np.ndarray | None) -> None:
+        """Say where the answer belongs when it comes."""
         if out is None:
             self._plain[answer] = reply, _NOTHING
-            return _NOTHING
+            return
         flat = memoryview(out.reshape(-1).view(np.uint8) if out.nbytes else bytearray())
         self._sinks[reply] = flat, [0], out.dtype
         if len(flat) < PLACED:
             self._plain[answer] = reply, flat
-        return flat

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.client.meta import Meta
 
 FIELDS = ("_handle", "_metadata", "_stream", "_root", "_offset")
@@ -38,10 +38,10 @@ class PureRemote:
             pass  # never constructed, a forked child, or an interpreter that is shutting down
 
 
-if TYPE_CHECKING or _core.issue is None:
+if TYPE_CHECKING or _native.issue is None:
     Remote = PureRemote
 else:
-    Remote = _core.issue.Remote
+    Remote = _native.issue.Remote
 
 
 def name(cls: type, handle: int, meta: Meta, stream: Any) -> Any:

@@ -80,8 +80,7 @@ def _begin(mirror: Mirror, source: Half, half: Half, pair: int) -> None:
     """At one point of the stream, whose lock is held: one sends, the other receives, and follows from here on."""
     stream = mirror.stream
     stream.flush()
-    stream.peers_lost += 1  # from here on copies between devices do not go directly: both halves would make them
-    entries = state.describe(state.Line(source))
+    entries = state.describe(state.Line(source), objects=True)
     if left := state.left(entries):
         raise CannotCopy(f"the state cannot be copied: nobody can make a {left} again")
     tokens = list(enumerate(state.contents(entries), 1))
@@ -91,8 +90,15 @@ def _begin(mirror: Mirror, source: Half, half: Half, pair: int) -> None:
     ends[1].post(state.building(entries))
     ends[0].post(_copying(ops.Send, pair, tokens))
     ends[1].post(_copying(ops.Receive, pair, tokens))
+    for command in state.finishing(entries):
+        ends[1].post([command])  # one a message: a graph may be long
+    for end in ends:
+        end.post(state.hidden(entries))
     ends[1].post(_following(stream))
     mirror.join(half)
+    # From here on copies between devices do not go directly: both halves would make them. Not sooner: a pair that is
+    # made while the lock is held would be made of what is now both.
+    stream.peers_lost += 1
 
 
 def _copying(how: Any, pair: int, tokens: list) -> Iterator[tuple]:

@@ -15,6 +15,7 @@ from rgpu.client.queue import next_handle
 from rgpu.wire import codec, ops, values
 from rgpu.wire.functions import BY_NAME
 
+HIDDEN = 7 << 61  # handles from here on are of what objects consist of, while a session is copied
 AT_ONCE = 1000  # commands of one message
 _U8 = "|u1"
 _NESTED = (values.LIST, values.TUPLE, values.DICT, values.SLICE)
@@ -72,15 +73,22 @@ def _messages(commands: Iterable[tuple]) -> Iterator[list]:
         yield taken
 
 
-def describe(line: Any) -> list[tuple]:
-    """The entries of a session (``server.state.entries``), what others are made of first."""
+def describe(line: Any, objects: bool = False) -> list[tuple]:
+    """The entries of a session (``server.state.entries``), what others are made of first. With ``objects`` the line's
+    worker keeps hidden handles until they are freed (``hidden``)."""
     found: list[tuple] = []
     after = 0
-    while page := line.ask("session.entries", after):
+    while page := line.ask("session.entries", after, objects):
         found += page
         after = page[-1][1]
-    order = ("array", "made", "poison", "left", "view")
+    order = ("array", "made", "poison", "left", "view", "object", "graph")
     return sorted(found, key=lambda entry: order.index(entry[0]))  # within a kind they stay in order of handles
+
+
+def hidden(entries: list[tuple]) -> list[tuple]:
+    """Commands that free the handles of what has none, when the objects that consist of it have been made."""
+    handles = [entry[1] for entry in entries if entry[1] >= HIDDEN]
+    return [ops.Free.encode(handles[start : start + 1000]) for start in range(0, len(handles), 1000)]
 
 
 def left(entries: list[tuple]) -> str:
@@ -100,9 +108,19 @@ def whole(out: int, handle: int, nbytes: int) -> tuple:
 
 
 def building(entries: list[tuple], rename: Rename = same) -> Iterator[tuple]:
-    """Commands that make everything but the contents. ProtocolError for an entry that says nothing sensible."""
-    for entry in entries:
-        for command in _BUILD[entry[0]](rename, *entry[1:]):
+    """Commands that make everything but the contents, and what needs them. ProtocolError for an entry that says
+    nothing sensible."""
+    yield from _checked(_BUILD[entry[0]](rename, *entry[1:]) for entry in entries)
+
+
+def finishing(entries: list[tuple]) -> Iterator[tuple]:
+    """Commands for when the contents are there: objects that are made of arrays."""
+    yield from _checked(_object(*entry[1:]) for entry in entries if entry[0] in ("object", "graph"))
+
+
+def _checked(made: Iterable[list]) -> Iterator[tuple]:
+    for commands in made:
+        for command in commands:
             ops.Command.registry[command[0]].check_fields(list(command[1:]))
             yield command
 
@@ -126,6 +144,10 @@ def _made(rename: Rename, handle: int, name: str, args: bytes, kwargs: bytes, st
     return commands
 
 
+def _object(handle: int, name: str, args: bytes, kwargs: bytes) -> list:
+    return _made(same, handle, name, args, kwargs, None, 0)
+
+
 def _poison(rename: Rename, handle: int, *error: Any) -> list:
     return [ops.Call.encode(BY_NAME["session.poison"].id, [rename(handle)], encoded(*error), {})]
 
@@ -140,6 +162,8 @@ _BUILD: dict[str, Callable[..., list]] = {
     "made": _made,
     "poison": _poison,
     "left": _left,
+    "object": _left,
+    "graph": _left,
 }
 
 

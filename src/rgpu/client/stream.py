@@ -126,17 +126,15 @@ class CommandStream(Reading, Writing, Queue):
 
     # ---- sending --------------------------------------------------------------------------------
 
-    def flush(self, deadline: float | None = None, wanted: tuple | None = None) -> bool:
-        """Send what is queued, waiting while the window is full; False if the deadline came first. ``wanted``: the
-        last message's answer, where its data belong and its number, for which we may look a moment."""
+    def flush(self, deadline: float | None = None) -> bool:
+        """Send what is queued, waiting while the window is full; False if the deadline came first."""
         self._check_usable()
         with self.lock:
             if self.mirror is not None:
                 self.mirror.tend()
-                wanted = None
             self.gather()
             while self.unsent:
-                if not self._send_batch(True, deadline, wanted):
+                if not self._send_batch(True, deadline):
                     return False
         return True
 
@@ -147,7 +145,7 @@ class CommandStream(Reading, Writing, Queue):
             if self.unsent >= BATCH:  # else another thread was here first
                 self._send_batch(False)
 
-    def _send_batch(self, whole: bool, deadline: float | None = None, wanted: tuple | None = None) -> bool:
+    def _send_batch(self, whole: bool, deadline: float | None = None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
         if not self._await_room(self._inline + COMMANDS, deadline):
             return False
@@ -155,7 +153,7 @@ class CommandStream(Reading, Writing, Queue):
             body, places = self.take(self._batch + 1, limits.BATCH, whole)
             self._inline = 0
             if places:
-                self._post([body], places, None if self.unsent else wanted)
+                self._post([body], places)
             else:  # handles freed meanwhile are no command yet
                 self.gather()
         return True
@@ -171,7 +169,9 @@ class CommandStream(Reading, Writing, Queue):
             self._move_on(lambda: self.connection.can_send(nbytes))
         return True
 
-    def _post(self, frames: list, places: Any, wanted: tuple | None = None) -> None:
+    def _post(self, frames: list, places: Any, ask: tuple | None = None) -> bool:
+        """Send commands that came from these places. ``ask``: the last one's answer, where its data belong, and what to
+        call before it may come later; whether it is here."""
         self._batch += 1
         sent = self._sent_places
         sent[self._batch] = places
@@ -182,17 +182,18 @@ class CommandStream(Reading, Writing, Queue):
         if self._profile is not None:
             self._profile.batch(frames, places)
         try:
-            found = None if wanted is None else self.connection.exchange(frames, wanted[0], wanted[1])
+            found = None if ask is None else self.connection.exchange(frames, *ask)
             if found is None:
+                if ask is not None:
+                    ask[2]()
                 self.connection.post(frames)
-            elif found:
-                self._replies[wanted[2]] = None  # type: ignore[index]
         except BaseException as error:
             if error is self.connection.failure:
                 raise failures.fresh(error) from error.__cause__
             raise
         if self._batch % 64 == 0:
             self.connection.pump()
+        return bool(found)
 
     def tick(self) -> bool:
         """The ticker's look: send a batch that has stopped growing, move the link on. Whether
@@ -317,19 +318,19 @@ class CommandStream(Reading, Writing, Queue):
             self._failed.remove(lost)
             raise lost.exception()
 
-    def _wait(self, reply: int, what: str = "completion", nbytes: int = 0, wanted: tuple | None = None) -> Any:
+    def _wait(self, reply: int, what: str = "completion", nbytes: int = 0) -> Any:
         """The answer. An error of this answer is raised; then one that could poison no result."""
         self.counters.round_trips += 1
         if self._profile is None:
-            return self._awaited(reply, wanted=wanted)
+            return self._awaited(reply)
         with self._profile.waiting(sys._getframe(1), what, nbytes):
             return self._awaited(reply)
 
-    def _awaited(self, reply: int, flush: bool = True, wanted: tuple | None = None) -> Any:
+    def _awaited(self, reply: int, flush: bool = True) -> Any:
         replies = self._replies
         try:
             if flush:
-                self.flush(wanted=wanted)
+                self.flush()
             while reply not in replies:
                 self._move_on(lambda: reply in replies, pumped=True)
         except BaseException:
@@ -389,7 +390,7 @@ class CommandStream(Reading, Writing, Queue):
             reply = ops.Reply.decode(message)
             sink = self._sinks.get(reply.reply_to)
             if sink is not None and reply.offset < len(sink[0]):
-                return sink[0][reply.offset : reply.offset + limits.CHUNK_BYTES]
+                return sink[0][reply.offset : reply.offset + limits.FRAME_BYTES]
         return None
 
     def _receive(self, frames: list) -> None:

@@ -39,11 +39,15 @@ class Uploads:
         """What names this content, and its slot if the worker has it; None: it is not worth looking."""
         if not self._pays or not LEAST <= len(data) <= limits.UPLOAD_BYTES:
             return None
-        name = len(data), _hasher()(data).digest()
+        name = self.name(data)
         slot = self._slots.get(name)
         if slot is not None:
             self._slots.move_to_end(name)
         return name, slot
+
+    def name(self, data: memoryview) -> tuple[int, bytes]:
+        """What names a content."""
+        return len(data), _hasher()(data).digest()
 
     def enter(self, name: tuple[int, bytes]) -> tuple[int, list[int]]:
         """The slot in which the worker shall keep a new content, and those that it shall empty before."""

@@ -49,7 +49,9 @@ class Writing:
         began = time.monotonic()
         self._write(handle, memoryview(staging.copy(data)) if len(data) < LIE else data, place)
         if known is not None:
-            self._remember(known[0], handle)
+            # Another thread may have changed the source meanwhile: then nobody knows what was sent.
+            if self.uploads.name(data) == known[0]:
+                self._remember(known[0], handle)
         elif self.mirror is None and self.connection.link.kind != "shm" and (wait := self.uploads.measures(len(data))):
             with contextlib.suppress(SessionLost, ProtocolError, ForkError):
                 self.uploads.took(self.connection.flush(began + wait))
@@ -77,8 +79,9 @@ class Writing:
     def _write(self, handle: int, data: memoryview, place: Any) -> None:
         posted: list[tuple[int, list]] = []
         try:
-            for start in range(0, len(data), limits.CHUNK_BYTES):
-                part = data[start : start + limits.CHUNK_BYTES]
+            chunk = self.connection.link.chunk if self.mirror is None else limits.CHUNK_BYTES
+            for start in range(0, len(data), chunk):
+                part = data[start : start + chunk]
                 with self.lock:  # for each chunk: other threads may have their turn between them
                     self.flush()
                     head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])

@@ -90,9 +90,9 @@ def _everything() -> Iterator[Finding]:
 
 
 def _client() -> Iterator[Finding]:
-    from rgpu import _core
+    from rgpu import _native
 
-    if _core.COMPILED in _core.AVAILABLE:
+    if _native.COMPILED in _native.AVAILABLE:
         yield Finding(OK, "this machine", "the compiled core is used")
     else:
         yield Finding(

@@ -95,6 +95,17 @@ def find(address: int) -> tuple[Remote, int]:
             if root is not None and address <= start + round_up(nbytes):
                 offset = address - start + (root._offset if root._root is not None else 0)
                 return (root if root._root is None else root._root), offset
-    raise invalid(
-        INVALID_VALUE, f"{address:#x} is not in any live allocation of this process on a device of the pool"
-    )
+    raise invalid(INVALID_VALUE, f"{address:#x} is not in any live allocation of this process on a device of the pool")
+
+
+def living(number: int) -> tuple[tuple[tuple[int, int, int], ...], tuple[Remote, ...]]:
+    """The allocations of a device that have an address: (address, bytes, how far in the array it begins), arrays."""
+    spans, arrays = [], []
+    with _lock:
+        found = _ranges.get(number)
+        for address, (reference, nbytes) in found.roots.items() if found else ():
+            root = reference()
+            if root is not None:
+                spans.append((address, nbytes, 0 if root._root is None else root._offset))
+                arrays.append(root if root._root is None else root._root)
+    return tuple(spans), tuple(arrays)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rgpu.client.remote import Remote
 from rgpu.cupyx.scipy._table import SpecialFunction
-from rgpu.functions import creation, dispatch
+from rgpu.functions import creation, dispatch, indexing
 
 rsqrt = SpecialFunction("cupyx.rsqrt")
 
@@ -29,7 +29,9 @@ def _scatter(name: str, array: Any, slices: Any, value: Any) -> None:
         value = (
             creation.array(value, dtype=array._metadata.dtype) if isinstance(value, list | np.ndarray) else value
         )
-        dispatch.run_internal(f"cupyx.scatter_{name}", array, _index(slices), value)
+        slices = _index(slices)
+        indexing.check_scattered(array, slices, value)
+        dispatch.run_internal(f"cupyx.scatter_{name}", array, slices, value)
 
 
 def scatter_add(a: Any, slices: Any, value: Any) -> None:

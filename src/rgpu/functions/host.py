@@ -90,8 +90,8 @@ def common_type(*arrays: Any) -> Any:
 
 
 def isscalar(element):  # NumPy's signature has no annotations, and programs compare
-    """True for scalars and for 0-dimensional device arrays."""
-    return element._metadata.ndim == 0 if isinstance(element, Remote) else np.isscalar(element)
+    """True for numbers and strings; an array is none, whatever it has of axes."""
+    return np.isscalar(element)
 
 
 def isfortran(a: Any) -> bool:

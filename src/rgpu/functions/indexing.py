@@ -130,6 +130,14 @@ def setitem(array: Remote, index: Any, value: Any) -> None:
     return None
 
 
+def check_scattered(array: Remote, index: Any, value: Any) -> None:
+    """Raise now what an update of chosen elements fails with: IndexError, ValueError where shapes do not fit."""
+    parts, basic = _parse(array, index)
+    shape = None if basic else _result_shape(array._metadata.shape, parts)
+    if shape is not None and isinstance(value, Remote):
+        _fits(value._metadata.shape, shape)
+
+
 @quick(anywhere=True)
 def _place(array: Remote, index: Any) -> Any:
     return getitem(array, index)

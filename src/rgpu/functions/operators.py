@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.client import pool
 from rgpu.client.failures import outside, place_of
 from rgpu.client.queue import next_handle
@@ -155,17 +155,17 @@ class _Binary:
 def install(ndarray: Any) -> None:
     """Give the class its operators and the methods that are also functions."""
     known.add(ndarray)
-    (_install_pure if _core.issue is None else _install_compiled)(ndarray)
+    (_install_pure if _native.issue is None else _install_compiled)(ndarray)
     for name, parameters in _METHODS.items():
         setattr(ndarray, name, quick()(_method(name, parameters.split())))
 
 
 def _install_compiled(ndarray: Any) -> None:
     """The C core's class has the operators; they are told what to ask."""
-    _core.issue.configure(array=ndarray)
+    _native.issue.configure(array=ndarray)
 
     def give(name: str, slow: Any, **how: bool) -> None:
-        _core.issue.set_operator(name, _core.issue.Quick(slow, **how))
+        _native.issue.set_operator(name, _native.issue.Quick(slow, **how))
 
     for name, target in (_OPERATORS | _WHOLE).items():
         operator = _Binary(target)

@@ -13,7 +13,7 @@ import numpy as np
 from rgpu.client import predict
 from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
-from rgpu.functions import creation, dispatch, views
+from rgpu.functions import creation, dispatch, indexing, views
 from rgpu.functions.recording import listener
 from rgpu.wire.functions import BY_NAME, Function
 
@@ -154,6 +154,8 @@ class ufunc:  # noqa: N801 - CuPy's name
         return self(views.reshape(A, A._metadata.shape + (1,) * B._metadata.ndim), B, **kwargs)
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:
+        if isinstance(a, Remote):
+            indexing.check_scattered(a, indices, b)
         dispatch.run_internal("ufunc.at", a, self.__name__, indices, b)
 
 

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from rgpu.wire import limits
+
 Frame = bytes | memoryview
 Sink = Callable[[list], memoryview | None]  # frames so far -> where the next one goes, or None
 
@@ -25,6 +27,7 @@ class Link(ABC):
 
     uri: str
     kind: str = ""  # what carries it, as users name it: tcp, shm, ucx, zmq
+    chunk: int = limits.CHUNK_BYTES  # bytes of the pieces in which large data leave
     holding: bool = False  # whether memory of large frames that were taken may still be read
     sent_bytes: int = 0
     received_bytes: int = 0

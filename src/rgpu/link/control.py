@@ -21,6 +21,7 @@ import zmq
 
 from rgpu.errors import AuthenticationError, ForkError, ServerUnavailable
 from rgpu.link import curve
+from rgpu.link.guests import Guests
 from rgpu.link.zmq import owners, shared_context
 from rgpu.tokens import Token
 
@@ -97,6 +98,8 @@ class ControlServer:
                     raise OSError(error.errno, os.strerror(error.errno), uri) from None
                 time.sleep(0.01)
         self._poller.register(self._socket, zmq.POLLIN)
+        self._guests = Guests(self._socket)
+        self._poller.register(self._guests.monitor, zmq.POLLIN)
 
     def tend(self) -> bool:
         """Now and then: has this process grown by more than ``ROOM``? A message of many frames lies in memory until its
@@ -104,9 +107,11 @@ class ControlServer:
         is cut off, which frees it; clients connect again with their next question. Whether that was done."""
         if _resident() - self._usual < ROOM:
             return False
-        from rgpu._core import trim_malloc  # brings NumPy, which rgpu-smi does without
+        from rgpu._native import trim_malloc  # brings NumPy, which rgpu-smi does without
 
         self._poller.unregister(self._socket)
+        self._poller.unregister(self._guests.monitor)
+        self._guests.close()
         self._socket.close(0)
         self._listen(self.endpoint, REBIND_SECONDS)
         trim_malloc()
@@ -129,6 +134,8 @@ class ControlServer:
         for source, _ in ready:
             if source is self._socket:
                 self._receive(on_request)
+            elif source is self._guests.monitor:
+                self._guests.look()
             elif source in self._callbacks:  # an earlier callback may have unwatched it
                 self._callbacks[source]()
 
@@ -139,7 +146,9 @@ class ControlServer:
             except zmq.Again:
                 return
             if len(frames) == 3:  # anything else is not from a ControlClient: no way to answer
-                on_request((frames[0].bytes, frames[1].bytes), frames[2].bytes, curve.user_of(frames[2]))
+                key = curve.user_of(frames[2])
+                self._guests.heard(frames[2], key)
+                on_request((frames[0].bytes, frames[1].bytes), frames[2].bytes, key)
 
     def answer(self, asker: Any, body: bytes) -> None:
         """Answer a request, now or later. A client that is gone or does not read misses it."""
@@ -161,9 +170,11 @@ class ControlServer:
         return True
 
     def close(self, linger: float = 0.5) -> None:
+        self._guests.close()
         self._socket.close(int(linger * 1000))
 
     def abort(self) -> None:
+        self._guests.close()
         self._socket.close(0)
 
 

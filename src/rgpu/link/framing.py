@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.errors import ProtocolError
 from rgpu.link.base import PLACED, Sink
 from rgpu.wire import limits
@@ -287,12 +287,12 @@ class PureReader(_Parts, Inlet):  # type: ignore[misc]
         _Parts.__init__(self, pipe)
 
 
-if not TYPE_CHECKING and _core.link is not None:
+if not TYPE_CHECKING and _native.link is not None:
 
-    class Writer(_Rest, _core.link.Outlet):
+    class Writer(_Rest, _native.link.Outlet):
         """Through a pipe that the C core can use itself."""
 
-    class Reader(_Parts, _core.link.Inlet):
+    class Reader(_Parts, _native.link.Inlet):
         """From a pipe that the C core can use itself."""
 
 else:

@@ -18,7 +18,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from rgpu._core import transports
+from rgpu._native import transports
 
 SECRET = NONCE = PROOF = 32  # bytes
 RECORD = 64 << 10  # bytes of plain text in one; as in csrc/rgpu_seal.c

@@ -16,12 +16,12 @@ import socket
 import sys
 from typing import Any
 
-from rgpu._core import transports
+from rgpu._native import transports
 from rgpu.errors import ConfigError, ServerUnavailable
 from rgpu.link.base import Link, Listener
 from rgpu.link.ends import STRANGERS, WELCOME, DialledLink, StreamListener
 
-CAPACITY = 4 << 20  # bytes of each ring; a few chunks, and still in the processor's cache
+CAPACITY = 4 << 20  # bytes of each ring: half a piece of large data, and still in the processor's cache
 
 _SEALS = 0x1 | 0x2 | 0x4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (fcntl.h)
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034

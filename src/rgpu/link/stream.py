@@ -17,11 +17,12 @@ import weakref
 from collections import deque
 from typing import Any
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.errors import ForkError
 from rgpu.link.base import COPY_BELOW, Link
 from rgpu.link.framing import ends_of
 from rgpu.link.waker import Waker
+from rgpu.wire import limits
 
 SILENCE = 1.5  # seconds without an answer after which the other end is gone
 ASK = 0.5  # seconds without a word after which it is asked whether it is there
@@ -37,6 +38,8 @@ class StreamLink(Link):
 
     def __init__(self, uri: str, kind: str) -> None:
         self.uri, self.kind = uri, kind
+        if kind == "shm":
+            self.chunk = limits.NEAR_CHUNK
         self._lock = threading.RLock()
         self._waker = Waker()
         self._selector = selectors.DefaultSelector()
@@ -58,7 +61,7 @@ class StreamLink(Link):
         self._drop()
         self._pipe = pipe
         self._reader, self._writer = ends_of(pipe)
-        self._plain = _core.link is not None and isinstance(self._reader, _core.link.Inlet)
+        self._plain = _native.link is not None and isinstance(self._reader, _native.link.Inlet)
         self._watched = selectors.EVENT_READ
         self._selector.register(pipe, self._watched)
         self._events.append("up")
@@ -113,13 +116,13 @@ class StreamLink(Link):
     def turn(self, session, frames, answer, place, patience, run=None):
         with self._lock:
             reader, writer = self._reader, self._writer
-            if not self._plain or writer is None or writer.backlog or type(session) is not _core.link.Session:
+            if not self._plain or writer is None or writer.backlog or type(session) is not _native.link.Session:
                 return NotImplemented
             if patience >= 0 and (self._events or self._waker.waiters):
                 return NotImplemented
             got = None
             try:
-                got = _core.link.turn(session, reader, writer, frames, answer, place, patience, run)
+                got = _native.link.turn(session, reader, writer, frames, answer, place, patience, run)
                 if reader.signs:
                     self._give_sign()
             except ConnectionError:

@@ -18,7 +18,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from rgpu._core import transports
+from rgpu._native import transports
 from rgpu.errors import ConfigError, ServerUnavailable
 from rgpu.link.base import Link, Listener
 from rgpu.link.ends import WELCOME, DialledLink, StreamListener, heard_welcome

@@ -23,6 +23,7 @@ class Backend(ABC):
     pci: str = ""  # the device's address; none: it is made of the host's CPUs
     array: type
     scalar: type | tuple[type, ...] = np.generic
+    shortcuts: dict[str, Any] = {}  # functions whose work the C core's loop may do by itself, and how
     borrowed: tuple[type, ...] = ()  # arrays over memory that is not theirs and must stay so
     limit: int = 0
     allowance: Any = None  # what the session may use now, asked of the daemon; None: the limit
@@ -31,6 +32,8 @@ class Backend(ABC):
     peers: Any = None  # the session's connections to other workers, set by the executor
     templates: Any = None  # what the client repeats, set by the executor
     made: Any = None  # how its objects that are no arrays were made (``server.state``)
+    teller: Any = None  # who tells of them while the session is copied (``server.retelling``)
+    recorder: Any = None  # of captured graphs, where the device has none of its own
 
     @abstractmethod
     def resolve(self, name: str) -> Callable[..., Any] | None:

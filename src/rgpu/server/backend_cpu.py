@@ -15,7 +15,7 @@ import numpy as np
 from rgpu.server import collective, kernels_cpu, peers, state
 from rgpu.server.backend import Backend
 from rgpu.server.collective import Runner
-from rgpu.server.cpu import OVERRIDES, device
+from rgpu.server.cpu import OVERRIDES, device, mathematics
 
 FUNCTIONS = {**device.FUNCTIONS, **peers.FUNCTIONS, **collective.FUNCTIONS, **state.FUNCTIONS}
 
@@ -26,6 +26,7 @@ class CpuBackend(Backend):
     kind = "cpu"
     array = np.ndarray
     scalar = np.generic
+    shortcuts = {**mathematics.REDUCTIONS, "ndarray.setitem": "assign", "ndarray.copy": "copy"}
     borrowed = (kernels_cpu.Variable,)
 
     def __init__(self, device: int = 0, memory_limit: int = 0) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from rgpu.server.addressed import followed
+
 _OPTION = re.compile(
     r"(-D|-U|--define-macro=|--undefine-macro=|--?std=|-O\d|--?use_fast_math|--?ftz=|--?prec-|--?fmad=|-G$|-w$"
     r"|--?lineinfo|--generate-line-info|--device-debug|--?maxrregcount=|--?default-device|--restrict"
@@ -114,10 +116,22 @@ def _symbol(backend: Any, module: _Module, name: str) -> Any:
     return cupy.ndarray((size.value,), np.uint8, memptr=pointer)
 
 
+def _followed(table: Any, places: list) -> Any:
+    """An array of pointers with real addresses in place of the client's. Waits for it, and only for such arrays."""
+    if not places or table.dtype.char not in "lLqQ":
+        return table
+    given = table.get()
+    real = followed(given, places)
+    return table if real is given else cupy.asarray(real)
+
+
 def _launch(
     backend: Any, module: _Module, name: str, grid: tuple, block: tuple, arguments: tuple, by_value: tuple, shared: int,
-    cooperative: bool,
+    cooperative: bool, addressed: tuple = ((), ()),
 ) -> None:  # fmt: skip
+    spans, arrays = addressed
+    places = [(*span, x.data.ptr) for span, x in zip(spans, arrays)]
+    arguments = tuple(x if value else _followed(x, places) for x, value in zip(arguments, by_value))
     kernel = module.kernel(name)
     if shared > _DEFAULT_SHARED and kernel.max_dynamic_shared_size_bytes < shared:
         kernel.max_dynamic_shared_size_bytes = shared

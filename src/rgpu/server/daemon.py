@@ -34,7 +34,7 @@ from rgpu.server.access import Access
 from rgpu.server.broker import Broker, Place
 from rgpu.server.confine import Quarters
 from rgpu.server.device import Device
-from rgpu.server.keys import KeyRing, Person, key_id
+from rgpu.server.keys import EXHAUSTED, KeyRing, Person, key_id
 from rgpu.server.lease import Lease, LeaseBook, Session
 from rgpu.server.line import Line
 from rgpu.server.promises import Promises
@@ -158,7 +158,7 @@ class Daemon:
             self._promises.start(lambda: _poke(waker))
         try:
             while not self._stopping:
-                self._server.step(self._tick(), self._on_request)
+                self._turn()
             log.info("stopping: %s", self._stopping)
         finally:
             self.close()
@@ -167,6 +167,15 @@ class Daemon:
                 signal.signal(number, handler)
             os.close(wake)
             os.close(waker)
+
+    def _turn(self) -> None:
+        try:
+            self._server.step(self._tick(), self._on_request)
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            log.warning("%s: what was to be done now is done later", error.strerror)
+            time.sleep(0.05)
 
     def register(self, registration: Registration) -> None:
         """Be found in a registry, and lend what it grants, from ``run`` on."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.errors import PredictionError, ProtocolError
 from rgpu.server import collective, spill, state
 from rgpu.server.backend import Backend
@@ -74,11 +74,15 @@ class NoLoop:
         """It is kept elsewhere as well."""
 
 
-def loop_of(table: Table, backend: Backend, functions: list) -> Any:
-    """The C core's loop over a message's commands, for a backend whose arrays are NumPy's."""
-    if _core.execute is None or backend.array is not np.ndarray or not isinstance(table, _core.execute.Table):
+def loop_of(table: Table, backend: Backend, functions: list, watched: Iterable[int] = ()) -> Any:
+    """The C core's loop over a message's commands, for a backend whose arrays are NumPy's. It does not do by itself
+    what ``watched`` functions do."""
+    if _native.execute is None or backend.array is not np.ndarray or not isinstance(table, _native.execute.Table):
         return NoLoop()
-    return _core.execute.Loop(table, functions, np.ufunc, backend.at_rest)
+    shortcuts = [backend.shortcuts.get(function.name) for function in TABLE]
+    for number in watched:
+        shortcuts[number] = None
+    return _native.execute.Loop(table, functions, shortcuts, np.ufunc, backend.at_rest)
 
 
 class Executor(UploadsMixin, TwinMixin):
@@ -105,6 +109,7 @@ class Executor(UploadsMixin, TwinMixin):
         self.functions = _Functions(backend)
         self._loop: Any = loop_of(self.table, backend, list(self.functions.values()))
         self.decode = values.Decoder(self.argument)
+        self.chunk = limits.CHUNK_BYTES  # bytes of the pieces in which large data leave
         self.arguments: list = []  # what the call that runs was given, and what it has made
         self._payload: list = []
         self._placed: memoryview | None = None  # memory of an array that a payload was received into
@@ -119,7 +124,7 @@ class Executor(UploadsMixin, TwinMixin):
     def functions_changed(self) -> None:
         """The loop has functions of its own to call."""
         before = self._loop
-        self._loop = loop = loop_of(self.table, self.backend, list(self.functions.values()))
+        self._loop = loop = loop_of(self.table, self.backend, list(self.functions.values()), self._unwatched)
         loop.lent, loop.watched, loop.twin = before.lent, before.watched, self.standing[1] > 1
         loop.answered = before.answered
         for number, template in self.templates.items():
@@ -407,7 +412,7 @@ class Executor(UploadsMixin, TwinMixin):
                 return None
             ops.Write.check_fields(command[1:])
             _, handle, offset, _ = command
-            self._placed = self.backend.memory(self.table.get(handle), offset, limits.CHUNK_BYTES)
+            self._placed = self.backend.memory(self.table.get(handle), offset, limits.FRAME_BYTES)
         except Exception:  # executing the message says what is wrong
             return None
         return self._placed
@@ -426,9 +431,9 @@ class Executor(UploadsMixin, TwinMixin):
         self.answer_read(reply_to, data, array.dtype)
 
     def send_data(self, reply_to: int, data: memoryview) -> None:
-        for start in range(0, max(len(data), 1), limits.CHUNK_BYTES):
+        for start in range(0, max(len(data), 1), self.chunk):
             head = codec.pack(ops.Data.encode(reply_to, start))
-            self.post([head, data[start : start + limits.CHUNK_BYTES]])
+            self.post([head, data[start : start + self.chunk]])
 
     def do_sync(self, reply_to: int) -> None:
         self.backend.synchronize()

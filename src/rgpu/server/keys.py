@@ -7,6 +7,7 @@ What a person may do (role, limits, until when) is decided by this room, from th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -30,6 +31,7 @@ log = logging.getLogger("rgpu.server")
 NONE = "none"  # as the setting ``keys``: nobody needs a key
 SERVER_KEY = "server.key"
 CLIENTS = "clients"
+EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))  # what passes: it is the host's
 _UNSURE_SECONDS = 1.0  # a folder that changed this recently may change again within its clock's tick
 
 
@@ -95,7 +97,16 @@ class KeyRing:
         return sorted(self._people.values(), key=lambda person: (person.user, person.id))
 
     def refresh(self) -> None:
-        """Look whether tokens were made or revoked."""
+        """Look whether tokens were made or revoked. While this process has no descriptor left the list stays as it
+        is: nobody's token is void because a file cannot be opened just now."""
+        try:
+            self._look()
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            self._seen = ()  # again next time
+
+    def _look(self) -> None:
         try:
             changed = (self.folder / CLIENTS).stat().st_mtime_ns
         except OSError:
@@ -199,6 +210,8 @@ def _read_person(path: Path) -> Person | None:
     except FileNotFoundError:  # revoked just now
         return None
     except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise
         log.warning("%s is not understood and lets nobody in: %s", path, error)
         return None
     return person

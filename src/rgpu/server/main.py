@@ -24,6 +24,7 @@ from rgpu.registry.directory import Registration
 from rgpu.server.daemon import Daemon
 from rgpu.server.keys import SERVER_KEY, KeyRing, OwnKeys, default_folder, init, open_ring
 from rgpu.server.showing import facts_of
+from rgpu.server.sparing import Sparing
 from rgpu.server.telemetry import Inventory
 from rgpu.web import Board
 from rgpu.wire.values import OLD_NUMPY
@@ -119,6 +120,8 @@ def main(argv: list[str] | None = None) -> int:
             level="WARNING" if quiet else settings.log_level.upper(),
             stream=sys.stderr,
         )
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(Sparing())
         link.offered(settings.links)
         _allow_connections()
         inventory = Inventory(

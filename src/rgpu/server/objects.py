@@ -6,7 +6,9 @@ and out as their parts. Never reaches an attribute that the table of classes doe
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +18,24 @@ from rgpu.server import sparse
 from rgpu.wire import classes
 
 _PREFIX = "cupyx.scipy."
-_BUILTIN = {"SuperLU": "sparse.linalg.SuperLU"}  # made in C, without a module
+_FACTORED = "sparse.linalg.SuperLU"
+
+
+class Factors:
+    """A factorisation (SuperLU's objects know neither their class's module nor what they were made of) by the function
+    ``name`` of ``given``, which nobody else has."""
+
+    def __init__(self, name: str, given: tuple[tuple, dict], made: Any) -> None:
+        self.name, self.given, self._made = name, given, made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_made"), name)
 
 
 def kind(thing: Any) -> str:
     """The declared class of an object; TypeError for one of no declared class."""
-    if type(thing).__module__ == "builtins" and type(thing).__name__ in _BUILTIN:
-        return _BUILTIN[type(thing).__name__]
+    if isinstance(thing, Factors):
+        return _FACTORED
     for cls in type(thing).__mro__:
         places = cls.__module__.removeprefix("cupyx.").split(".")
         public = [place for place in places if not place.startswith("_")]
@@ -66,11 +79,24 @@ def _class_method(package: str, section: str) -> Callable[..., Any]:
     return call
 
 
+@functools.cache
+def _seeded() -> str:
+    """What SciPy calls the seed."""
+    from scipy.interpolate import BarycentricInterpolator
+
+    known = inspect.signature(BarycentricInterpolator).parameters
+    return "rng" if "rng" in known else "random_state"
+
+
 def _maker(package: str, name: str) -> Callable[..., Any]:
     module, _, short = name.rpartition(".")
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        return getattr(importlib.import_module(f"{package}.{module}"), short)(*args, **kwargs)
+        if package == "scipy" and short == "BarycentricInterpolator":
+            # It draws an order of its points: on two workers the same.
+            kwargs = {_seeded(): 0, **kwargs}
+        made = getattr(importlib.import_module(f"{package}.{module}"), short)(*args, **kwargs)
+        return Factors(short, (args, kwargs), made) if type(made).__name__ == "SuperLU" else made
 
     return make
 

@@ -33,7 +33,6 @@ WELCOME = 20.0  # seconds that a listener waits for the one it was told of
 SOON = 0.002  # seconds that a wait for a peer may take before others may use the device meanwhile
 LOOK = 0.25  # seconds between looks at a quiet link
 WINDOW = 32 << 20  # bytes of a pair that may be under way, and so wait in memory at the receiver
-NEAR_CHUNK = 8 << 20  # bytes of a piece through shared memory, where a message costs as much as 100 kB of copying
 SNAPSHOT = 1 << 20  # bytes up to which what is sent is copied; more stays in the array until it has arrived
 MEASURED = 32 << 20  # bytes that a measurement of a link sends, or as many as leave in a second
 _ROUNDS, _AT_ONCE = 5, 4
@@ -114,7 +113,7 @@ class Pair:
             data = memoryview(bytes(data))
             if self._queued > OUTSTANDING:
                 self.wait_until(lambda: self._queued <= OUTSTANDING)
-        step = NEAR_CHUNK if self.connection.link.kind == "shm" else limits.CHUNK_BYTES
+        step = self.connection.link.chunk
         for start in range(0, max(len(data), 1), step):
             head = codec.pack(Piece.encode(token, start, len(data)))
             self._queue_up([head, data[start : start + step]])
@@ -158,7 +157,8 @@ class Pair:
     def give_up(self, why: str) -> None:
         """The peer gets this error, whatever it waits for."""
         if self.usable:
-            self.refuse(0, "PeerLost", [why], "")
+            with contextlib.suppress(RgpuError):  # it may be lost by now, or have told us the same
+                self.refuse(0, "PeerLost", [why], "")
 
     def _post(self, frames: list) -> None:
         self._queue_up(frames)

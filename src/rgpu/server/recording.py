@@ -12,18 +12,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rgpu.errors import ProtocolError
 from rgpu.server.table import Table
-from rgpu.wire import ops
+from rgpu.wire import codec, ops
 from rgpu.wire.functions import TABLE
 
 _CALLS = (ops.Unary, ops.Binary, ops.Call, ops.Put)  # what makes arrays, of content that a launch makes anew
 _CHANGES = (ops.Inplace, ops.Write, ops.Recall)
+_COPIED = (*_CALLS, ops.Inplace, ops.Write)  # a Recall is of what this worker alone was sent
+_TOLD = 1 << 20  # bytes of a graph's commands, and data among them, that are told to another worker
 _ABOUT_STREAMS = ("stream.", "event.", "graph.", "memory.", "device.")
 
 
 class Step(NamedTuple):
-    """One recorded command: its handler, its fields and payload, and the arrays it made."""
+    """One recorded command: its tag, its handler, its fields and payload, and the arrays it made."""
 
+    tag: int
     method: Callable[..., None]
     fields: tuple
     payload: list
@@ -38,6 +42,22 @@ class CpuGraph:
         self.steps: list[Step] = []
         self.kept: dict[int, Any] = {}
         self.names: list[str] = []
+
+    def told(self) -> tuple[bytes, tuple, list]:
+        """What ``Recorder.make`` makes it again of. TypeError if that is not all there is."""
+        steps, size = [], 0
+        for tag, _, fields, payload, made in self.steps:
+            if not issubclass(command := ops.Command.registry[tag], _COPIED):
+                raise TypeError(f"a graph with a {command.__name__}")
+            frames = [bytes(frame) for frame in payload] if command is ops.Write else []
+            size += sum(map(len, frames))
+            if size > _TOLD:
+                raise TypeError("a graph with much data")
+            steps.append([tag, list(fields), frames, list(made)])
+        data = codec.pack([self.names, steps])
+        if len(data) > _TOLD:
+            raise TypeError("a long graph")
+        return data, tuple(self.kept), list(self.kept.values())
 
     def dot(self, flags: int) -> str:
         """The graph in Graphviz' language, a chain of its commands; with any flag also what they made."""
@@ -111,10 +131,33 @@ class Recorder:
             if not all(isinstance(x, self._executor.backend.array) for x in made.values()):
                 return  # a kernel or another object, made once
             graph.kept.update(named | made)
-            graph.steps.append(Step(method, fields, self._executor._payload, made))
+            graph.steps.append(Step(command.tag, method, fields, self._executor._payload, made))
             graph.names.append(function or command.__name__.lower())
 
         return record
+
+    @property
+    def busy(self) -> bool:
+        """Whether a stream captures."""
+        return bool(self._graphs)
+
+    def make(self, data: bytes, numbers: tuple, *things: Any) -> CpuGraph:
+        """A graph that was captured elsewhere (``CpuGraph.told``). ProtocolError for what no capture gives."""
+        graph = CpuGraph(None)
+        graph.kept = dict(zip(numbers, things, strict=True))
+        names, steps = codec.unpack(data, _TOLD)
+        for tag, fields, frames, made in steps:
+            command = ops.Command.registry.get(tag)
+            if command is None or not issubclass(command, _COPIED):
+                raise ProtocolError(f"command {str(tag)[:20]} in a graph")
+            gate, method = (self._plain or self._executor.handlers)[tag]
+            gate(fields)
+            arrays = {number: graph.kept[number] for number in made}
+            if not all(isinstance(x, self._executor.backend.array) for x in arrays.values()):
+                raise ProtocolError("a graph makes arrays")
+            graph.steps.append(Step(tag, method, tuple(fields), frames, arrays))
+        graph.names = [str(name)[:256] for name in names]
+        return graph
 
     def launch(self, graph: CpuGraph) -> None:
         """Run it once more; what it made receives the new content."""

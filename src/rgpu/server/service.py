@@ -27,6 +27,7 @@ class Service:
         self.connection = connection
         self.allowance = backend.allowance or Allowance(lambda message: None, limit=backend.limit)
         self.executor = Executor(backend, connection.post, connection.flush, peers, self._settled)
+        self.executor.chunk = connection.link.chunk
         connection.sink = self._sink
         self.visitor: Any = None  # who comes to look, between two messages
         self._busy = 0.0  # seconds spent executing up to ``_since``

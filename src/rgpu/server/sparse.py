@@ -71,6 +71,13 @@ def _parts(package: Any, x: Any, wide: bool = False) -> Any:
     return np.asarray(x) if isinstance(x, np.matrix) else x
 
 
+def taken_apart(x: Any) -> Any:
+    """An argument as it travels: matrices of whatever package as their parts."""
+    if isinstance(x, tuple | list):
+        return type(x)(taken_apart(item) for item in x)
+    return _parts(_package(f"{type(x).__module__.partition('.')[0]}.sparse"), x) if hasattr(x, "tocsr") else x
+
+
 def _from_dense(package: Any, dense: Any, kind: str) -> Any:
     if kind not in _KINDS:
         raise TypeError(f"{kind!r} is not a kind of sparse matrix")

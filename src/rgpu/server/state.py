@@ -1,8 +1,9 @@
 """What a session consists of, told in such a way that commands can make it again on another worker.
 
 Arrays and views by their layouts, errors as they are, and objects by the call that made them, with their random
-state. Contents travel as those of any array do (``Send``, ``Read``). What cannot be made again is named, never
-left out in silence. Nothing here changes the session it describes.
+state, or by one that makes what they have become (``server.retelling``). Contents travel as those of any array do
+(``Send``, ``Read``). What cannot be made again is named, never left out in silence. Nothing here changes the session
+it describes, but for hidden handles of what its objects consist of.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from rgpu.server import retelling
 from rgpu.server.table import Poison
 from rgpu.wire import codec, values
 
@@ -23,6 +27,7 @@ MAKERS = frozenset(
     random.Philox4x3210 random.Generator kernel.elementwise kernel.reduction kernel.module
     kernel.module.symbol""".split()
 )
+_PLAIN = (bool, int, float, complex, str, tuple, list, np.ndarray, type(None))
 STATEFUL = frozenset("random.RandomState random.XORWOW random.MRG32k3a random.Philox4x3210".split())
 
 
@@ -47,38 +52,60 @@ class Made:
 
 def remembered(backend: Any, function: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """The same function; what it makes can be made again."""
-    if function.name not in MAKERS:
+    thing = function.kind == "object" and function.name.startswith("cupyx.")
+    if function.name not in MAKERS and not thing:
         return call
     if backend.made is None:
         backend.made = Made()
     made = backend.made
 
     def making(*args: Any, **kwargs: Any) -> Any:
-        thing = call(*args, **kwargs)
-        made.note(thing, function, args, kwargs)
-        return thing
+        result = call(*args, **kwargs)
+        if not thing:
+            made.note(result, function, args, kwargs)
+        elif not isinstance(result, _PLAIN):
+            made.note(result, function, *retelling.without_arrays(backend, (args, kwargs)))
+        return result
 
     return making
 
 
-def entries(backend: Any, after: int) -> list:
+def entries(backend: Any, after: int, objects: bool = False) -> list:
     """The next PAGE entries of the table above handle ``after``, by handle. Each begins with its kind:
     ``array`` handle dtype shape strides (None: C order) nbytes; ``view`` handle root dtype shape strides offset;
-    ``made`` handle function args kwargs state nbytes; ``poison`` handle where kind args text; ``left`` handle class."""
+    ``made`` handle function args kwargs state nbytes; ``poison`` handle where kind args text; ``left`` handle class.
+    With ``objects`` also, to be made when the arrays have their contents: ``object`` and ``graph`` handle function
+    args kwargs; and last the arrays that they consist of, under handles from ``retelling.HIDDEN`` on, which whoever
+    asked frees."""
     table = backend.table
-    handles = sorted(handle for handle in table.entries if handle > after)[:PAGE]
     named: dict[int, int] = {}
-    return [_entry(backend, table, handle, named) for handle in handles]
+    if not after and backend.teller is not None:
+        backend.teller.forget()
+        backend.teller = None
+    if objects and backend.teller is None:
+        backend.teller = retelling.Teller(backend, lambda x, handle: _entry(backend, table, handle, x, named))
+    handles = sorted(handle for handle in table.entries if after < handle < retelling.HIDDEN)[:PAGE]
+    page = [_entry(backend, table, handle, table.peek(handle), named) for handle in handles]
+    if page and not after and backend.recorder is not None and backend.recorder.busy:
+        page.insert(0, ("left", 0, "capture that has not ended"))
+    if page or not objects:
+        return page
+    hidden = backend.teller.entries
+    return [hidden[handle] for handle in sorted(hidden) if handle > after][:PAGE]
 
 
-def _entry(backend: Any, table: Any, handle: int, named: dict[int, int]) -> tuple:
-    thing = table.peek(handle)
+def _entry(backend: Any, table: Any, handle: int, thing: Any, named: dict[int, int]) -> tuple:
     if isinstance(thing, Poison):
         return "poison", handle, list(thing.where), thing.kind, list(thing.arguments), thing.text[-TEXT:]
     how = backend.made.of(thing)
-    if how is not None:
+    if how is not None and how[0].name in MAKERS:
         return _made(backend, table, handle, thing, how, named)
     if not isinstance(thing, backend.array) or isinstance(thing, backend.borrowed):
+        try:
+            if backend.teller is not None:
+                return backend.teller.tell(handle, thing, how)
+        except (TypeError, AttributeError, ValueError):
+            pass  # nobody can
         return "left", handle, type(thing).__name__
     layout = thing.dtype, tuple(thing.shape)
     root = table.root(handle)
@@ -93,7 +120,8 @@ def _made(backend: Any, table: Any, handle: int, thing: Any, how: tuple, named: 
     """An object by its call; other objects of the table that the call was given go by their handles."""
     function, args, kwargs = how
     if not named:
-        named.update((id(entry), number) for number, entry in table.entries.items() if backend.made.of(entry))
+        known = table.entries.items()
+        named.update((id(entry), number) for number, entry in known if backend.made.of(entry))
 
     def special(x: Any) -> Any:
         return [values.HANDLE, named[id(x)]] if id(x) in named else None

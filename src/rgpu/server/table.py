@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.errors import ProtocolError
 from rgpu.wire import limits
 from rgpu.wire.values import decode_dtype
@@ -191,12 +191,12 @@ class PureTable(_Common, PureHandles):
     """The table in Python."""
 
 
-if TYPE_CHECKING or _core.execute is None:
+if TYPE_CHECKING or _native.execute is None:
     Account = PureAccount
     Table = PureTable
 else:
-    Account = _core.execute.Account
-    _core.execute.configure(ProtocolError, OutOfMemoryError, Poison, decode_dtype)
+    Account = _native.execute.Account
+    _native.execute.configure(ProtocolError, OutOfMemoryError, Poison, decode_dtype)
 
-    class Table(_Common, _core.execute.Table):
+    class Table(_Common, _native.execute.Table):
         """The C core's, which its loop over commands works on (csrc/execute_loop.c)."""

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rgpu import config
-from rgpu._core import die_with_parent, tune_malloc
+from rgpu._native import die_with_parent, tune_malloc
 from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
 from rgpu.server import confine, numa

@@ -17,7 +17,7 @@ from typing import Any
 from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.link.base import PLACED, Link, Sink
 from rgpu.session.session import Session
-from rgpu.session.spin import Hope, Spin
+from rgpu.session.spin import LONGEST, Spin
 
 RETRY = 0.001  # a link that would block is tried again after this
 FLUSH = 1.0  # how long close waits for the peer to have everything
@@ -51,7 +51,8 @@ class Connection:
         self._inbox: deque[list] = deque()
         self._stuck: list | None = None  # what the link would not take yet
         self._arrivals = 0  # grows with everything a waiter may wait for
-        self._spin, self._hope = Spin(), Hope()
+        self._spin = Spin()
+        self._hope = Spin(LONGEST)  # of questions whose answer is looked for where they are asked
         self._half = session.window_messages // 2
         session.link_down()  # until the link says that it is up
         _connections.add(self)
@@ -98,27 +99,28 @@ class Connection:
         """Send a message and look a moment for this answer, if looking pays and nothing stands against it; None:
         nothing was sent. Whether it came: then its data lie in ``place`` (a writable buffer), and it is marked as done;
         else ``missed`` has been called before anything can be delivered. Whatever a signal's handler raises meanwhile,
-        the session is as it was before the message was sent, or after."""
-        session, clock = self.session, self._clock
+        the session is as it was before the message was sent, or after. ``answered`` says how long it took, always."""
+        session = self.session
         with self._lock:
             patience = self._hope.seconds()
             if not patience or self.failure is not None or self._stuck is not None or self._inbox:
                 return None
             if session.unfinished[0] > self._half or not session.can_send(sum(map(len, frames))):
                 return None
-            began = clock()
             got = self.link.turn(session, frames, answer, place, patience)
             if got is NotImplemented:
                 return None
             self._arrivals += 1
             self.link.wake()
             if got is not True:
-                self._hope.learn(None)
                 missed()
                 return False
-            self._hope.learn(clock() - began)
             self.executed += 1
             return True
+
+    def answered(self, waited: float) -> None:
+        """So many seconds went by between a question of ``exchange`` and its answer, whichever way it came."""
+        self._hope.learn(waited)
 
     def _deliver(self, payload: list) -> None:
         if self._on_message is None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.session.header import ACK, DATA, HEADER, MAGIC, PROBE, PROBE_ACK
 from rgpu.session.receiver import Receiver
 from rgpu.session.sender import Sender
@@ -198,7 +198,7 @@ class PureSession:
         )
 
 
-if TYPE_CHECKING or _core.link is None:
+if TYPE_CHECKING or _native.link is None:
     Session = PureSession
 else:
-    Session = _core.link.Session  # csrc/link_session.c
+    Session = _native.link.Session  # csrc/link_session.c

@@ -65,7 +65,7 @@ _TABLE = {
         ndarray.getitem ndarray.setitem ndarray.astype ndarray.copy ndarray.byteswap
         ufunc.call ufunc.reduce ufunc.accumulate ufunc.reduceat ufunc.outer ufunc.at
         device.memory device.info stream.create stream.synchronize stream.wait_event stream.query
-        graph.begin graph.join graph.end graph.cancel graph.launch graph.upload graph.dot
+        graph.begin graph.join graph.end graph.cancel graph.launch graph.upload graph.dot graph.make
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
         peer.room peer.listen peer.connect peer.forget peer.measure session.entries session.templates session.poison random.state random.restore

@@ -4,6 +4,7 @@ TEXT = 256  # characters of a name, a host, a user
 LONG_TEXT = 1 << 20  # characters of a traceback or kernel source
 INLINE_BYTES = 64 << 10  # bytes of data inside a message; more travels in its own frame
 CHUNK_BYTES = 1 << 20  # bytes of one bulk frame; measured best at about 1 MiB
+NEAR_CHUNK = 8 << 20  # the same through shared memory, where a message costs as much as 100 kB of copying
 FRAME_BYTES = 16 << 20  # largest single frame a socket accepts
 LIST = 65_536  # entries of a list or map in a message
 HANDLES = 65_536  # handles freed in one command

@@ -10,52 +10,8 @@ import itertools
 import warnings
 from typing import Any
 
-import numpy as np
-
 import rgpu
 from rgpu.errors import PerformanceWarning
-from rgpu.wire.kernels import c_type
-
-
-class SimpleReduction:
-    """``cupy._core.create_reduction_func``: one ReductionKernel for each loop, chosen by the input's dtype."""
-
-    def __init__(self, name: str, loops: tuple, routine: tuple, identity: Any = None) -> None:
-        self.name, self.routine, self.identity = name, routine, identity
-        self.loops = [tuple(np.dtype(char) for char in loop.split("->")) for loop in loops]
-        self.kernels: dict[tuple, rgpu.ReductionKernel] = {}
-
-    @property
-    def _cached_codes(self) -> dict:
-        return {key: code for kernel in self.kernels.values() for key, code in kernel._cached_codes.items()}
-
-    def __call__(self, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        from rgpu.functions import creation
-
-        a = creation.cupy_like(a)
-        if not isinstance(a, rgpu.ndarray):
-            raise TypeError(f"Argument 'a' has incorrect type (expected cupy.ndarray, got {type(a).__name__})")
-        wanted = a.dtype if dtype is None else np.dtype(dtype)
-        loop = next((x for x in self.loops if np.can_cast(wanted, x[0])), None)
-        if loop is None:
-            raise TypeError(f"{self.name} has no loop for {wanted}")
-        result = self._kernel(loop)(a.astype(loop[0], copy=False), axis=axis, keepdims=keepdims)
-        if out is None:
-            return result
-        out[...] = result
-        return out
-
-    def _kernel(self, loop: tuple) -> Any:
-        if loop not in self.kernels:
-            mapped, reduced, after, kind = self.routine
-            source, result = (c_type(dtype) for dtype in loop)
-            preamble = f"typedef {source} type_in0_raw; typedef {result} type_out0_raw;"
-            identity = "" if self.identity is None else str(self.identity)
-            self.kernels[loop] = rgpu.ReductionKernel(
-                f"{loop[0].name} in0", f"{loop[1].name} out0", mapped, reduced, after, identity, self.name,
-                reduce_type=kind or result, preamble=preamble,
-            )  # fmt: skip
-        return self.kernels[loop]
 
 
 def elementwise_copy(source: Any, target: Any) -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import math
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
 from rgpu.alias import ROOTS, AliasFinder
-from rgpu.errors import PerformanceWarning
 
 collecting = True
 _importing: set[str] = set()
@@ -98,18 +96,11 @@ def _ours(path: str) -> Any:
 
 #: internals that are rgpu's own things under another name
 OURS = {
-    "cupy._core.ndarray": "rgpu._ndarray.ndarray",
-    "cupy._core.core.ndarray": "rgpu._ndarray.ndarray",
     "cupy._creation.from_data.array": "rgpu.functions.creation.array",
-    "cupy._core.array": "rgpu.functions.creation.array",
     "cupy._core.flags.Flags": "rgpu.functions.flags.Flags",
-    "cupy._core.fusion.Fusion": "rgpu.functions.kernels.fuse.Fusion",
     "cupy._core._gufuncs._GUFunc": "rgpu.functions.gufunc.GeneralizedUFunc",
     "cupy._core._gufuncs._parse_gufunc_signature": "rgpu.functions.gufunc.parse",
-    "cupy._core.ReductionKernel": "rgpu.ReductionKernel",
-    "cupy._core.ElementwiseKernel": "rgpu.ElementwiseKernel",
     "cupy._indexing.generate.AxisConcatenator": "rgpu.functions.grids.AxisConcatenator",
-    "cupy._core.create_reduction_func": "internals.SimpleReduction",
     "cupyx.cusparse._cupy_spgemm_int64": "rgpu.cupyx.cusparse.spgemm",
     "cupy.fft._fft._default_fft_func": "internals.transform_of",
     "cupy.fft._fft._fft": "internals.ONE_AXIS",
@@ -146,38 +137,11 @@ _SCALE_INVARIANT = {"linear", "thin_plate_spline", "cubic", "quintic"}
 
 #: internals with a meaning that cupy.testing or the tests rely on
 VALUES: dict[str, Any] = {
-    "cupy._core.internal.prod": math.prod,
-    "cupy._util.PerformanceWarning": PerformanceWarning,
     "cupy.linalg._util.stacked_identity": _identities,
-    "cupy.cublas.get_batched_gesv_limit": lambda: 2048,  # a limit of CuPy's own that nothing here has
-    "cupy.cublas.set_batched_gesv_limit": lambda limit: None,
-    "cupy._core._accelerator.get_routine_accelerators": list,
-    "cupy._core._accelerator.get_reduction_accelerators": list,
-    "cupy._core._accelerator.set_routine_accelerators": lambda accelerators: None,
-    "cupy._core._accelerator.set_reduction_accelerators": lambda accelerators: None,
-    "cupy._core.get_routine_accelerators": list,
-    "cupy._core.get_reduction_accelerators": list,
-    "cupy._core.set_routine_accelerators": lambda accelerators: None,
-    "cupy._core.set_reduction_accelerators": lambda accelerators: None,
-    "cupy._core._accelerator.ACCELERATOR_CUB": 1,
-    "cupy._core._accelerator.ACCELERATOR_CUTENSOR": 2,
-    # a hint of how precise matrix products must be, which no cpu device needs
-    "cupy._core.get_compute_type": lambda dtype: 0,
-    "cupy._core.set_compute_type": lambda dtype, compute_type: None,
-    "cupy._core._routines_linalg.get_compute_type": lambda dtype: 0,
-    "cupy._core._routines_linalg.set_compute_type": lambda dtype, compute_type: None,
-    "cupy._util.ENABLE_SLICE_COPY": False,
     # a warp of a cpu device
     "cupy._core._get_warpsize": lambda: 32,
     "cupy._core._full_mask": lambda: 0xFFFFFFFF,
-    "cupy._core.core._cupy_header_list": [
-        "cupy/complex.cuh",
-        "cupy/carray.cuh",
-        "cupy/atomics.cuh",
-        "cupy/math_constants.h",
-    ],
     # the cache of CuPy's compiler, which its tests set aside: the servers' goes by content
-    "cupy._util.clear_memo": lambda: None,
     "cupy.cuda.compiler._kernel_cache_backend": None,
     "cupy.cuda.compiler._empty_file_preprocess_cache": {},
     "cupy.cuda.compiler._get_bool_env_variable": lambda name, default: default,
@@ -200,7 +164,6 @@ VALUES: dict[str, Any] = {
     f"{_RBF}._NAME_TO_MIN_DEGREE": {"multiquadric": 0, "linear": 0, "thin_plate_spline": 1, "cubic": 1, "quintic": 2},
     "cupy._core._fusion_trace.TraceImpl": object,  # tests replace it by a mock of which they ask nothing
     "cupy._core._fusion_kernel.FusedKernel": type("FusedKernel", (), {"__module__": "cupy._core._fusion_kernel"}),
-    "cupy._core.get_size": lambda size: (size,) if isinstance(size, int) else tuple(size),
     "cupy.cuda.cub.available": False,
     "cupy.cuda.cutensor.available": False,
     "cupy.cuda.nccl.available": False,
@@ -222,7 +185,7 @@ class Finder:
         if name.startswith("cupy.testing."):
             return importlib.machinery.PathFinder.find_spec(name, [str(self.sdist / "cupy" / "testing")])
         try:
-            private = "._" in name  # rgpu's own private modules are not CuPy's
+            private = "._" in name and not f"{name}.".startswith("cupy._core.")  # rgpu's own are not CuPy's
             spec = None if private else self.alias.find_spec(name, path, target)
         except ModuleNotFoundError:
             spec = None
@@ -244,6 +207,12 @@ class Finder:
 
 class _Util(StandInModule):
     """``cupy._util``, where tests switch the version of CUDA's array interface."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(importlib.import_module("rgpu._util"), name)
+        except AttributeError:
+            return super().__getattr__(name)
 
     @property
     def CUDA_ARRAY_INTERFACE_EXPORT_VERSION(self) -> int:  # noqa: N802 - CuPy's name

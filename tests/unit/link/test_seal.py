@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rgpu._core import transports
+from rgpu._native import transports
 from rgpu.link import connect, ends, listen, seal, shm, tcp
 
 ME = b"\0client"

@@ -6,11 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from rgpu import _core
+from rgpu import _native
 from rgpu.errors import SessionLost
 from rgpu.link import connect, listen, shm
 from rgpu.session import Connection, Session
-from rgpu.session.spin import Hope, Spin
+from rgpu.session.spin import Spin
 from tests.support.faultproxy import FaultProxy
 
 SID = bytes(range(16))
@@ -260,8 +260,7 @@ def pair(request, monkeypatch):
     """Two ends that always look for a moment before they sleep."""
     if request.param == "shm://" and shm.missing():
         pytest.skip(shm.missing())
-    for kind in Spin, Hope:
-        monkeypatch.setattr(kind, "seconds", lambda self: 0.2)
+    monkeypatch.setattr(Spin, "seconds", lambda self: 0.2)
     listener = listen(request.param)
     here = Connection(Session(SID, 1), connect(listener.uri, SID))
     there = Connection(Session(SID, 1), listener.accept(SID))
@@ -314,7 +313,7 @@ def test_an_answer_is_looked_for_and_whatever_comes_is_not_lost(pair, plain):
             assert here.wait_until(lambda: bool(here._inbox), soon())
             assert here.take() == [b"%d" % i, b"%08d" % i]
             here.mark_done()
-    assert found > 0 if plain and _core.link is not None else found == 0
+    assert found > 0 if plain and _native.link is not None else found == 0
     for frames, size in (([b"other", b"x"], 1), ([b"large", bytes(300_000)], 300_000)):  # not the answer; not plain
         assert not exchange(here, frames, b"answer" if size == 1 else b"large", memoryview(bytearray(size)))
         assert here.wait_until(lambda: bool(here._inbox), soon())
@@ -369,5 +368,5 @@ def test_an_answer_that_takes_a_moment_leaves_at_once_and_says_that_the_message_
         here.mark_done()
     serving.join(20)
     assert not serving.is_alive()
-    one_turn = plain and _core.link is not None
+    one_turn = plain and _native.link is not None
     assert all(i in taken for i in range(60) if i % 3 == 0) and (len(taken) < 60) == one_turn

@@ -6,7 +6,9 @@ A launch never waits: its errors, those of compiling too, come at the next wait.
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import warnings
 from typing import Any
 
@@ -25,17 +27,17 @@ _ATTRIBUTES = (
     "binary_version cache_mode_ca max_dynamic_shared_size_bytes preferred_shared_memory_carveout"
 ).split()
 _STATE = (
-    "code name options backend translate_cucomplex enable_cooperative_groups jitify name_expressions "
-    "file_path"
+    "code name options backend translate_cucomplex enable_cooperative_groups jitify name_expressions file_path"
 ).split()
+
+#: a parameter that points to pointers, or an element of an array taken for one
+_POINTERS = re.compile(r"\*\s*(?:const\b\s*|__restrict__\s*)*\*|reinterpret_cast\s*<[^<>]*\*\s*>\s*\(\s*\w+\s*\[")
 
 
 def _jitify_warning(jitify: Any) -> None:
     if jitify is not None:
         text = (
-            "jitify=True is deprecated"
-            if jitify
-            else "The jitify argument is deprecated. Avoid passing jitify=False"
+            "jitify=True is deprecated" if jitify else "The jitify argument is deprecated. Avoid passing jitify=False"
         )
         warnings.warn(text, DeprecationWarning, stacklevel=3)
 
@@ -90,9 +92,7 @@ class RawKernel(_Source):
         translate_cucomplex: bool = False, *, enable_cooperative_groups: bool = False, jitify: Any = None,
     ) -> None:  # fmt: skip
         if not isinstance(options, tuple):
-            raise TypeError(
-                f"Argument 'options' has incorrect type (expected tuple, got {type(options).__name__})"
-            )
+            raise TypeError(f"Argument 'options' has incorrect type (expected tuple, got {type(options).__name__})")
         _jitify_warning(jitify)
         self.code, self.name, self.options, self.backend = code, name, options, backend
         self.translate_cucomplex, self.jitify = translate_cucomplex, jitify
@@ -100,9 +100,7 @@ class RawKernel(_Source):
         self.file_path, self.name_expressions = None, None
         self.__name__ = name
 
-    def __call__(
-        self, grid: tuple, block: tuple, args: Any, *, shared_mem: int = 0, stream: Any = None
-    ) -> None:
+    def __call__(self, grid: tuple, block: tuple, args: Any, *, shared_mem: int = 0, stream: Any = None) -> None:
         """Launch on the current stream, or on ``stream``."""
         if stream is not None:
             with stream:
@@ -117,7 +115,7 @@ class RawKernel(_Source):
         encoded = dispatch._Arguments(
             stream,
             (self._object(stream), self.name, *extents, tuple(arguments), by_value, int(shared_mem),
-             bool(self.enable_cooperative_groups)),
+             bool(self.enable_cooperative_groups), *_tables(self.code, arguments, stream)),
             {},
             True,
         )  # fmt: skip
@@ -156,9 +154,7 @@ def _argument(x: Any, stream: Any) -> Any:
     """An array for a pointer; a NumPy scalar or array of one element for a value."""
     if isinstance(x, Remote):
         if x._stream is not stream:
-            raise ValueError(
-                f"an array on {x._stream.name} is an argument of a kernel on {stream.name}: copy it first"
-            )
+            raise ValueError(f"an array on {x._stream.name} is an argument of a kernel on {stream.name}: copy it first")
         return x
     if x is None:
         return np.int64(0)
@@ -186,6 +182,23 @@ def _argument(x: Any, stream: Any) -> Any:
     if get is not None:
         return get()
     raise TypeError(f"Unsupported type {type(x)}")
+
+
+@functools.lru_cache(maxsize=256)
+def _follows_pointers(code: str) -> bool:
+    return _POINTERS.search(code) is not None
+
+
+def _tables(code: str | None, arguments: list, stream: Any) -> tuple:
+    """What the worker needs to know of addresses, where an argument may be an array of them."""
+    from rgpu.cuda import addresses, issue
+
+    if not any(isinstance(x, Remote) and x._metadata.dtype.char in "lLqQ" for x in arguments):
+        return ()
+    if code is None or not _follows_pointers(code):
+        return ()
+    spans, arrays = addresses.living(issue.ordinal(stream))
+    return ((spans, arrays),) if spans else ()
 
 
 def _integer(x: int) -> Any:
@@ -217,14 +230,10 @@ class RawModule(_Source):
             if code is None:
                 raise ValueError("need CUDA C++ code for the requested kernels")
             if backend != "nvrtc":
-                raise ValueError(
-                    "only nvrtc supports retrieving the mangled names for the given name expressions"
-                )
+                raise ValueError("only nvrtc supports retrieving the mangled names for the given name expressions")
         if jitify and (code is None or backend != "nvrtc"):
             raise ValueError(
-                "Jitify does not support precompiled objects"
-                if code is None
-                else "Jitify only supports NVRTC"
+                "Jitify does not support precompiled objects" if code is None else "Jitify only supports NVRTC"
             )
         _jitify_warning(jitify)
         self.code, self.file_path, self.jitify = code, path, jitify

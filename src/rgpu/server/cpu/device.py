@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rgpu._core import TRIM_THRESHOLD, trim_malloc
+from rgpu._native import TRIM_THRESHOLD, trim_malloc
 from rgpu.server.table import Account
 from rgpu.server.telemetry import host_memory, processor_name
 
@@ -186,6 +186,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "graph.join": lambda backend, origin, stream: backend.recorder.join(origin, stream),
     "graph.end": lambda backend, stream: backend.recorder.end(stream),
     "graph.cancel": lambda backend, stream: backend.recorder.end(stream) and None,
+    "graph.make": lambda backend, *told: backend.recorder.make(*told),
     "graph.launch": lambda backend, graph, stream=None: backend.recorder.launch(graph),
     "graph.upload": lambda backend, *_: None,
     "graph.dot": lambda backend, graph, flags: graph.dot(flags),

@@ -28,6 +28,14 @@ def _power(x1: Any, x2: Any, *args: Any, **kwargs: Any) -> Any:
 OVERRIDES.update({"power": _power, "pow": _power})
 
 
+#: What reduces, and what divides by the count: the C core's loop calls them itself, for arrays of a dtype that stays.
+REDUCTIONS: dict[str, tuple[np.ufunc, ...]] = {
+    "sum": (np.add,), "prod": (np.multiply,), "mean": (np.add, np.true_divide),
+    "max": (np.maximum,), "amax": (np.maximum,), "min": (np.minimum,), "amin": (np.minimum,),
+    "any": (np.logical_or,), "all": (np.logical_and,),
+}  # fmt: skip
+
+
 @override("sum")
 def _sum(a: np.ndarray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """Half precision is added up in single precision, as on a GPU."""

@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 
 
+def _start(size: int) -> np.ndarray:
+    """Where iterations begin: at random, but two workers of one stream at the same place."""
+    return np.random.default_rng(0).standard_normal(size)
+
+
 def _ritz(a: Any, k: int, which: str, steps: int, v0: Any) -> tuple[np.ndarray, np.ndarray]:
     """The k best approximations, values (ascending) and vectors, in the Krylov space of so many products."""
-    v = np.random.default_rng().standard_normal(a.shape[0]) if v0 is None else v0
+    v = _start(a.shape[0]) if v0 is None else v0
     basis = np.empty((a.shape[0], min(steps, a.shape[0])), a.dtype)
     for i in range(basis.shape[1]):
         done = basis[:, :i]
@@ -34,11 +39,22 @@ def eigsh(package: Any, a: Any, k: int = 6, *, which: str = "LM", return_eigenve
     try:
         if kw.get("maxiter", 1) <= 0:
             raise linalg.ArpackNoConvergence("no iterations", np.empty(0), np.empty((0, 0)))
+        if kw.get("v0") is None:
+            kw["v0"] = _start(a.shape[0])
         return linalg.eigsh(a, k, which=which, return_eigenvectors=return_eigenvectors, **kw)
     except linalg.ArpackNoConvergence:
         steps = (kw.get("ncv") or max(2 * k, k + 32)) * (1 + max(kw.get("maxiter") or 0, 0))
         values, vectors = _ritz(a, k, which, steps, kw.get("v0"))
         return (values, vectors) if return_eigenvectors else values
+
+
+def svds(package: Any, a: Any, *args: Any, **kw: Any) -> Any:
+    """As SciPy's."""
+    from scipy.sparse import linalg
+
+    if kw.get("v0") is None:
+        kw["v0"] = _start(min(a.shape))
+    return linalg.svds(a, *args, **kw)
 
 
 def lobpcg(package: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,4 +73,4 @@ def minres(package: Any, *args: Any, tol: float = 1e-5, **kwargs: Any) -> Any:
     return linalg.minres(*args, rtol=tol, **kwargs)
 
 
-OPERATIONS = {"linalg.eigsh": eigsh, "linalg.lobpcg": lobpcg, "linalg.minres": minres}
+OPERATIONS = {"linalg.eigsh": eigsh, "linalg.svds": svds, "linalg.lobpcg": lobpcg, "linalg.minres": minres}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.server.addressed import followed
 from rgpu.server.cpu.arrays import override
 from rgpu.server.kernels_cpu.loops import Elementwise
 from rgpu.server.kernels_cpu.raw import Module, Pointer, Variable
@@ -69,7 +70,12 @@ def _launch(
     by_value: tuple,
     shared: int,
     cooperative: bool,
+    addressed: tuple = ((), ()),
 ) -> None:
-    """``by_value`` says which arguments are structs and scalars; the others are pointers."""
-    given = tuple(x if value else Pointer(x) for x, value in zip(arguments, by_value))
+    """``by_value`` says which arguments are structs and scalars; the others are pointers. ``addressed``: what the client
+    calls the memory of which arrays, for arguments that are arrays of pointers."""
+    spans, arrays = addressed
+    places = [(*span, x.ctypes.data) for span, x in zip(spans, arrays)]
+    tables = [x if value else followed(x, places) for x, value in zip(arguments, by_value)]  # they live on until the end
+    given = tuple(x if value else Pointer(x) for x, value in zip(tables, by_value))
     module.launch(name, grid, block, given, shared, cooperative)

@@ -21,6 +21,10 @@ _POINTER, _LONG = ctypes.POINTER(ctypes.c_int64), ctypes.c_longlong
 GRAIN = 1 << 15  # elements that are worth a thread
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*$", re.MULTILINE)
 _LIBRARY = re.compile(r"<(thrust|cub)/(?!complex\.h)[\w/.]*>")  # of many files each; here of one
+#: what a client adds to a library's namespace: a specialization by its full name, or the namespace opened
+_FOREIGN = re.compile(
+    r"\btemplate\s*<[^;{}]*>\s*(?:struct|class)\s+(?:std|thrust|cub)::[^;{}]*|\bnamespace\s+(?:std|thrust|cub)\b[^;{}]*"
+)
 
 
 def mentions(text: str, word: str) -> bool:
@@ -31,7 +35,28 @@ def namespaced(*parts: str) -> str:
     """Source of a client inside ``rgpu_user``, its includes before that."""
     text = "\n".join(parts)
     includes = _LIBRARY.sub(r"<rgpu_\1.h>", "\n".join(_INCLUDE.findall(text)))
-    return f'#include "rgpu_cuda.h"\n{includes}\nnamespace rgpu_user {{\n{_INCLUDE.sub("", text)}\n}}\n'
+    return f'#include "rgpu_cuda.h"\n{includes}\nnamespace rgpu_user {{\n{outside(_INCLUDE.sub("", text))}\n}}\n'
+
+
+def outside(text: str) -> str:
+    """The same with ``rgpu_user`` closed around what belongs to the namespace of a library."""
+    parts, done = [], 0
+    for found in _FOREIGN.finditer(text):
+        if found.start() < done or "{" not in text[found.end() : found.end() + 1]:
+            continue
+        end, depth = found.end() + 1, 1
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        end += text[end : end + 1] == ";"
+        parts += [
+            text[done : found.start()],
+            "} using namespace rgpu_user; ",
+            text[found.start() : end],
+            " namespace rgpu_user {",
+        ]
+        done = end
+    return "".join((*parts, text[done:]))
 
 
 def join_axes(shape: tuple, strides: list[tuple]) -> tuple[tuple, list[tuple]]:
@@ -114,6 +139,17 @@ class Operand:
         self.array = isinstance(value, np.ndarray)
         self.walked = self.array and not parameter.raw
         self.type = parameter.type if parameter.dtype is None else c_type(parameter.dtype)
+
+    def whole(self, numbers: Numbers, shape: tuple, strides: tuple) -> tuple[str, Any]:
+        """C++ that makes a walked array, as it was broadcast, out of the numbers: CuPy calls it ``_raw_NAME``."""
+        const = "const " if self.parameter.const else ""
+        place = numbers.pointer(self)
+        numbers.add((*shape, *strides))
+        text = (
+            f"{const}CArray<{self.type}, {len(shape)}, false> _raw_{self.parameter.name}(({self.type}*)rgpu_m[{place}], "
+            f"(const ptrdiff_t*)rgpu_m + {place + 1}, (const ptrdiff_t*)rgpu_m + {place + 1 + len(shape)});"
+        )
+        return text, ("whole", place, len(shape))
 
     def declare(self, numbers: Numbers) -> tuple[str, Any]:
         """C++ that makes a raw array or scalar out of the numbers, and what of it is compiled in."""
@@ -211,26 +247,26 @@ class Elementwise:
             numbers.add(steps)
             moves.append(movement(steps[-1], o.value.itemsize))
         # ``_ind`` shows the shape that the user knows
-        index = shape_given if not self.reduce_dims or size >= 0 else shape
+        given = not self.reduce_dims or size >= 0
+        index = shape_given if given else shape
         place = numbers.add(index)
         declared = [o.declare(numbers) for o in operands if not o.walked]
+        for k, o in enumerate(walked):
+            if mentions(self.operation, f"_raw_{o.parameter.name}"):
+                declared.append(o.whole(numbers, index, views[k].strides if given else strides[k]))
         key = (
             len(shape), len(index), place, tuple(moves), tuple(d[1] for d in declared),
             tuple((o.array, o.value.dtype) for o in operands),
         )  # fmt: skip
         run = self._compiled.get(key)
         if run is None:
-            text = self._source(
-                operands, walked, moves, len(shape), (place, len(index)), [d[0] for d in declared]
-            )
+            text = self._source(operands, walked, moves, len(shape), (place, len(index)), [d[0] for d in declared])
             run = build.load(text, self.options, shown=self.operation, name=self.name).rgpu_run
             run.restype = None
             self._compiled[key] = run
         return total, run, numbers.template()
 
-    def _source(
-        self, operands: list, walked: list, moves: list, ndim: int, index: tuple, declared: list
-    ) -> str:
+    def _source(self, operands: list, walked: list, moves: list, ndim: int, index: tuple, declared: list) -> str:
         body = self.operation
         everything = "\n".join((body, self.loop_prep, self.after_loop, self.preamble))
         pointers, elements = [], []
@@ -281,11 +317,7 @@ def compiler_options(options: Any) -> tuple[str, ...]:
     kept = []
     for option in options or ():
         option = "-" + option.lstrip("-")
-        if (
-            option.startswith(("-D", "-U"))
-            or option.startswith("-std=")
-            and option[-2:] not in ("03", "11", "14")
-        ):
+        if option.startswith(("-D", "-U")) or option.startswith("-std=") and option[-2:] not in ("03", "11", "14"):
             kept.append(option)
         elif option == "-use_fast_math":
             kept.append("-ffast-math")

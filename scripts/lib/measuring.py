@@ -1,0 +1,75 @@
+"""What scripts/bench makes of its measurements: rows, their table, and the document around it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Samples = dict[str, list[float]]
+
+
+@dataclass
+class Row:
+    """``ratio`` is ours to the anchor: below 1 is better where smaller is better (times), above 1 for rates."""
+
+    section: str
+    name: str
+    ours: float
+    low: float
+    high: float
+    unit: str
+    anchor: str = ""
+    anchor_value: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.ours / self.anchor_value if self.anchor_value else None
+
+
+def in_turn(functions: dict[str, Callable[[], float]], runs: int) -> Samples:
+    """Samples of several measurements, taken in turn so that all of them meet the same machine."""
+    found: Samples = {name: [] for name in functions}
+    for _ in range(runs):
+        for name, function in functions.items():
+            found[name].append(function())
+    return found
+
+
+def row(section: str, name: str, samples: list[float], unit: str, anchor: str = "", against: Any = None) -> Row:
+    value = None if against is None else statistics.median(against)
+    return Row(section, name, statistics.median(samples), min(samples), max(samples), unit, anchor, value)
+
+
+def wall(function: Callable[[], Any], times: int = 1) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    for _ in range(times):
+        function()
+    return (time.perf_counter() - began) / times
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown, aligned."""
+    head = ["", "what", "ours", "spread", "against", "", "ratio"]
+    cells = [head, ["---"] * len(head)]
+    for r in rows:
+        anchor = "" if r.anchor_value is None else f"{r.anchor_value:.3g} {r.unit}"
+        ratio = "" if r.ratio is None else f"{r.ratio:.2f}"
+        spread = f"{r.low:.3g} .. {r.high:.3g}"
+        cells.append([r.section, r.name, f"{r.ours:.3g} {r.unit}".strip(), spread, r.anchor, anchor, ratio])
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    return "\n".join("| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths)) + " |" for line in cells)
+
+
+def document(about: dict, rows: list[Row]) -> str:
+    described = ", ".join(f"{key} {value}" for key, value in about.items())
+    return (
+        "# Performance\n\nMade by `scripts/bench --write`; not edited by hand.\n\n"
+        f"Machine: {described}.\n\nMedians; each row and what it is compared with were measured in turn, in one run. "
+        "A ratio below 1 is better for times (us, ms) and memory, above 1 for rates (M/s, GB/s). Client, worker and\n"
+        "their link's threads share the machine's cores with whatever else its load says.\n\n"
+        f"{table(rows)}\n"
+    )
