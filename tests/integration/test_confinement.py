@@ -162,6 +162,10 @@ def test_each_worker_is_a_user_of_its_own():
         server.stop()
 
 
+def running():
+    return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
 def test_what_a_worker_started_ends_with_it(tmp_path):
     """A child that a session's native code leaves behind would run on with the worker's user and cores."""
     script = tmp_path / "worker"
@@ -180,10 +184,8 @@ def test_what_a_worker_started_ends_with_it(tmp_path):
     )
     with process:
         assert process.stdout.readline() == "closed\n"
-        started = lambda: [  # noqa: E731  (a kill is a message: on a busy machine the process ends a little later)
-            e.name for e in Path("/proc").iterdir() if e.name.isdigit() and command_line(e.name) == "sleep 71.25"
-        ]
-        wait_until(lambda: not started(), 10)
+        # A kill is a message: on a busy machine the process ends a little later.
+        wait_until(lambda: not any(command_line(pid) == "sleep 71.25" for pid in running()))
         process.stdin.close()
     assert not np.any([command_line(pid).startswith("sleep 71") for pid in children()])
 
