@@ -275,6 +275,20 @@ def test_the_other_forms(pool, form):
     assert "-h" in smi(form, "-h").stdout
 
 
+def test_what_a_device_did_in_the_last_two_minutes(pool):
+    """Readings are a second apart: wait for the second one, then they span some time."""
+
+    def samples():
+        text = smi("-q", "-i", "0", "-d", "UTILIZATION,CLOCK", servers=addresses(pool)).stdout
+        return re.findall(r"^    (\w+ \w+ Samples)(?:\n {8}\S.* : (.*)){2}$", text, re.MULTILINE)
+
+    wait_until(lambda: int(dict(samples())["GPU Utilization Samples"]) >= 2, 30)
+    found = dict(samples())
+    assert found["Memory Utilization Samples"] == "N/A"
+    assert int(found["SM Clock Samples"]) >= 2 or found["SM Clock Samples"] == "N/A"
+    assert "Samples" not in smi("-q", "-i", "0", servers=addresses(pool)).stdout
+
+
 def test_help_of_the_queries():
     told = smi("--help-query-gpu").stdout
     assert '"clocks.current.sm" or "clocks.sm"' in told and '"used_gpu_memory"' not in told

@@ -73,9 +73,7 @@ def test_the_rows_of_the_table_are_nvidia_smis():
 def test_the_processes():
     """The second line of a process (whose it is, from where) is rgpu's own."""
     lines = render.table(BUSY, "0", NOW).splitlines()
-    at = lines.index(
-        "| Processes:                                                                              |"
-    )
+    at = lines.index("| Processes:                                                                              |")
     assert lines[at + 1] == (
         "|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |"
     )
@@ -342,8 +340,45 @@ def test_parts_of_the_report():
     sections = [line.strip() for line in lines[at + 1 :] if line.startswith("    ") and " : " not in line]
     assert sections == [
         "FB Memory Usage", "BAR1 Memory Usage", "Conf Compute Protected Memory Usage", "Utilization",
+        "GPU Utilization Samples", "Memory Utilization Samples", "ENC Utilization Samples", "DEC Utilization Samples",
     ]  # fmt: skip
     assert not any("Product Name" in line for line in lines)
+
+
+SAMPLED = DEVICE | {
+    "samples": {
+        "utilization": [98.02, 99, 99, 0, 41.6],
+        "power": [117.957, 119, 407.5, 86.123, 299.351],
+        "clock_sm": [117.957, 119, 1410, 210, 1204.4],
+        "clock_memory": [117.957, 119, 1215, 1215, 1215.0],
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "before", "expected", "after"),
+    [
+        ("UTILIZATION", "OFA", "98.02 sec|99|99 %|0 %|42 %", "Memory Utilization Samples"),
+        ("UTILIZATION", "Avg", "N/A|N/A|N/A|N/A|N/A", "ENC Utilization Samples"),
+        ("POWER", "Max Power Limit", "117.96 sec|119|407.50 W|86.12 W|299.35 W", "GPU Memory Power Readings"),
+        ("CLOCK", "Graphics", "117.96 sec|119|1410 MHz|210 MHz|1204 MHz", "Memory Clock Samples"),
+        ("CLOCK", "Avg", "117.96 sec|119|1215 MHz|1215 MHz|1215 MHz", "Clock Policy"),
+    ],
+    ids="gpu memory power sm clock".split(),
+)
+def test_samples_stand_where_nvidia_smi_has_them_and_only_where_d_asks(word, before, expected, after):
+    """Labels, units and places of drivers 455 to 590 (`-d UTILIZATION`, `POWER`, `CLOCK`); N/A as driver 418 says it."""
+    pool = [SERVER | {"devices": [SAMPLED]}]
+    lines = [line.split(" : ") for line in report.text(pool, [word], NOW).splitlines()]
+    at = next(k for k, line in enumerate(lines) if line[0].strip() == after) - 6
+    assert lines[at][0].endswith(" Samples")
+    assert lines[at - 1][0].strip() == before
+    labels = ["Duration", "Number of Samples", "Max", "Min", "Avg"]
+    assert [(line[0].strip(), line[1]) for line in lines[at + 1 : at + 6]] == list(
+        zip(labels, expected.split("|"), strict=True)
+    )
+    assert "Samples" not in report.text(pool, [], NOW)
+    assert "amples" not in report.xml(pool, NOW)
 
 
 XML = {

@@ -9,7 +9,7 @@ import pytest
 from rgpu.config import parse_devices
 from rgpu.errors import ConfigError
 from rgpu.server import nvml as nvml_room
-from rgpu.server import telemetry
+from rgpu.server import samples, telemetry
 from rgpu.server.lease import Session
 from rgpu.server.telemetry import Inventory
 from tests.support.waiting import wait_until
@@ -145,6 +145,40 @@ def test_what_a_card_says_of_itself_beside_its_load(nvml):
 
 def _stale(reading):
     return reading if reading.details.get("reading_age", 0) > 0.1 else None
+
+
+def test_samples_are_of_the_last_two_minutes(nvml):
+    inventory = Inventory(parse_devices("cuda"))
+    load = iter(range(1000))
+    nvml.nvmlDeviceGetUtilizationRates = lambda handle: types.SimpleNamespace(gpu=next(load), memory=3)
+    cards = inventory._groups[0]
+
+    def read(device):
+        cards._samples[device.index] = cards._sample(cards._served[device.index])
+        return inventory.read(device, [])
+
+    kept = samples.Samples(inventory.devices[:1], read)
+    assert kept.summary(0) == {}
+    for moment in range(samples.KEPT + 80):
+        kept.tick(100.0 + moment)
+        kept.tick(100.5 + moment)  # not a second later: no reading
+    told = kept.summary(0)
+    assert told["utilization"][:4] == [samples.KEPT - 1, samples.KEPT, 199, 80]
+    assert told["utilization"][4] == pytest.approx(139.5)
+    assert told["utilization_memory"] == [samples.KEPT - 1, samples.KEPT, 3, 3, 3]
+    assert told["power"][2:] == [412, 412, 412]
+    assert not {"utilization_encoder", "clock_sm"} & set(told)  # this card does not tell them
+    inventory.close()
+
+
+def test_a_card_that_has_stopped_answering_gives_no_samples(nvml, monkeypatch):
+    inventory = Inventory(parse_devices("cuda:0"))
+    kept = samples.Samples(inventory.devices, lambda device: inventory.read(device, []))
+    kept.tick(1.0)
+    monkeypatch.setattr(nvml_room, "STALE_SECONDS", -1.0)
+    kept.tick(2.0)
+    assert kept.summary(0)["power"][1] == 1
+    inventory.close()
 
 
 def test_gpus_that_are_not_there(nvml, monkeypatch):

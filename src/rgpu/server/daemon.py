@@ -238,6 +238,7 @@ class Daemon:
         for lease, reason in self._broker.overdue():
             self._end_lease(lease, reason)
         self._broker.pump()
+        self._shows.samples.tick(now)
         if self._promises is not None:
             self._promises.tick()
             for asker, claim, person in self._promises.due():

@@ -17,11 +17,12 @@ from rgpu.config import ServerConfig
 from rgpu.leases.nearness import Reach
 from rgpu.server.access import Access
 from rgpu.server.broker import Broker
-from rgpu.server.device import Device
+from rgpu.server.device import Device, Reading
 from rgpu.server.host import host_id, runs_kernels
 from rgpu.server.keys import Person
 from rgpu.server.lease import Lease, LeaseBook, Session
 from rgpu.server.line import Line
+from rgpu.server.samples import Samples
 from rgpu.server.telemetry import Inventory
 from rgpu.server.workers import WorkerPool
 from rgpu.wire.version import VERSION, fingerprint
@@ -72,6 +73,7 @@ class Showing:
         self.page = ""
         self.line: Line | None = None
         self.reach = Reach()
+        self.samples = Samples(devices, self._reading)
 
     def picture(self, person: Person, waiting: int) -> dict[str, Any]:
         """This server as rgpu-smi and the web page show it to somebody; ``waiting`` for a worker."""
@@ -89,7 +91,11 @@ class Showing:
             "queue": [place | self._names(request, person) for place, request in self._broker.queue()],
             "devices": [
                 self.device(device)
-                | {"sessions": self._sessions(device, person), "leases": self._held(device, person)}
+                | {
+                    "sessions": self._sessions(device, person),
+                    "leases": self._held(device, person),
+                    "samples": self.samples.summary(device.index),
+                }
                 for device in self._devices
             ],
         }
@@ -102,9 +108,12 @@ class Showing:
         queued = [row | nobody for row in self.line.rows] if self.line is not None else []
         return shown | {"address": endpoint.removeprefix("tcp://"), "queue": shown["queue"] + queued}
 
+    def _reading(self, device: Device) -> Reading:
+        return self._inventory.read(device, self._leases.sessions_on(device.index))
+
     def device(self, device: Device) -> dict[str, Any]:
         """A device with what is left of it."""
-        reading = self._inventory.read(device, self._leases.sessions_on(device.index))
+        reading = self._reading(device)
         room = self._broker.rooms()[device.index]
         return {
             **facts_of(device, self._config),

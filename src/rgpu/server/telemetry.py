@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import platform
+import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rgpu.config import DeviceSpec
 from rgpu.errors import ConfigError
@@ -22,6 +25,7 @@ from rgpu.server.nvml import CudaDevices
 
 log = logging.getLogger("rgpu.server")
 
+_FRESH_SECONDS = 0.5  # what was read of the host serves all its cpu devices for so long
 _HOST_SHARE = 0.75  # of the host's memory that the cpu devices divide among them
 
 
@@ -42,13 +46,17 @@ class CpuDevices:
             )
             for i in range(count)
         ]
+        self._host: dict[str, Any] = {}
+        self._looked = -math.inf
 
     def read(self, device: Device, sessions: Iterable[Session]) -> Reading:
         sessions = list(sessions)
         busy = sum(session.busy for session in sessions)
-        details = {"temperature": processor_temperature(), "clocks": {"sm": processor_clock()}}
+        if time.monotonic() - self._looked > _FRESH_SECONDS:
+            self._looked = time.monotonic()
+            self._host = {"temperature": processor_temperature(), "clocks": {"sm": processor_clock()}}
         used = sum(session.resident_used for session in sessions)
-        return Reading(used, round(100 * min(1.0, busy)), details)
+        return Reading(used, round(100 * min(1.0, busy)), dict(self._host))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -57,9 +65,7 @@ class CpuDevices:
 class Inventory:
     """All devices of this server, in the order of their indices."""
 
-    def __init__(
-        self, spec: DeviceSpec, device_memory: int = 0, *, always_cpu: bool = False, server: str = ""
-    ) -> None:
+    def __init__(self, spec: DeviceSpec, device_memory: int = 0, *, always_cpu: bool = False, server: str = "") -> None:
         self._groups: list[CpuDevices | CudaDevices] = []
         cpus = spec.count
         if spec.kind == "cuda":

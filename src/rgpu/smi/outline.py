@@ -3,7 +3,8 @@ the values. Facts only; `report` draws them.
 
 A line of the table: label (indented as it is shown) | element | value | the word of -d. Without a label only XML has
 it, without an element only text; a line with lines below it is a section. A value is a key of the device with its
-unit and digits, one of ``_SPECIAL`` (with @), or nothing, which is shown as N/A.
+unit and digits, one of ``_SPECIAL`` (with @), or nothing, which is shown as N/A. ``samples.``: a section of what the
+server has seen of a value in the last two minutes, shown where -d asks for it, as nvidia-smi does.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Part:
     value: Value
     display: str = ""  # the word of -d that chooses it, by itself or by a section around it
     parts: list[Part] = field(default_factory=list)
+    asked: bool = False  # only where -d names its word
 
     @property
     def need(self) -> str:
@@ -171,6 +173,10 @@ Utilization | utilization | | UTILIZATION
     Decoder | decoder_util | utilization_decoder %
     JPEG | jpeg_util | utilization_jpeg %
     OFA | ofa_util | utilization_ofa %
+GPU Utilization Samples | | samples.utilization % | UTILIZATION
+Memory Utilization Samples | | samples.utilization_memory % | UTILIZATION
+ENC Utilization Samples | | samples.utilization_encoder % | UTILIZATION
+DEC Utilization Samples | | samples.utilization_decoder % | UTILIZATION
 Encoder Stats | encoder_stats | | ENCODER_STATS
     Active Sessions | session_count
     Average FPS | average_fps
@@ -261,6 +267,7 @@ GPU Power Readings | gpu_power_readings | | POWER
         Default Base Power | default_base_power
     Min Power Limit | min_power_limit | power_min_limit W 2
     Max Power Limit | max_power_limit | power_max_limit W 2
+Power Samples | | samples.power W 2 | POWER
 GPU Memory Power Readings | gpu_memory_power_readings | | POWER
     Average Power Draw | average_power_draw
     Instantaneous Power Draw | instant_power_draw
@@ -298,6 +305,8 @@ Max Clocks | max_clocks | | CLOCK
     Video | video_clock | clocks_max.video MHz
 Max Customer Boost Clocks | max_customer_boost_clocks | | CLOCK
     Graphics | graphics_clock
+SM Clock Samples | | samples.clock_sm MHz | CLOCK
+Memory Clock Samples | | samples.clock_memory MHz | CLOCK
 Clock Policy | clock_policy | | CLOCK
     Auto Boost | auto_boost
     Auto Boost Default | auto_boost_default
@@ -352,6 +361,28 @@ def _key(spec: str) -> Value:
             return f"{mib(value)} MiB"
         text = f"{value:.{int(digits)}f}" if isinstance(value, float) else str(value)
         return f"{text}{unit if unit == 'x' else ' ' * bool(unit) + unit}"
+
+    return find
+
+
+_OF_SAMPLES = {"Duration": "sec 2", "Number of Samples": "", "Max": None, "Min": None, "Avg": None}
+
+
+def _samples(spec: str) -> list[Part]:
+    """``samples.power W 2``: the lines of such a section."""
+    key, unit = spec.removeprefix("samples.").split(" ", 1)
+    return [
+        Part(label, "", _sample(key, k, unit if own is None else own))
+        for k, (label, own) in enumerate(_OF_SAMPLES.items())
+    ]
+
+
+def _sample(key: str, which: int, form: str) -> Value:
+    unit, _, digits = form.partition(" ")
+
+    def find(_server: Entry, device: Entry) -> Any:
+        numbers = (device.get("samples") or {}).get(key)
+        return f"{numbers[which]:.{digits or 0}f} {unit}".rstrip() if numbers else None
 
     return find
 
@@ -421,6 +452,8 @@ def _parsed() -> list[Part]:
             label, depth = "", depth + 1
         value = _SPECIAL[spec[1:]] if spec.startswith("@") else _key(spec) if spec else _nothing
         part = Part(label, tag, value, display)
+        if spec.startswith("samples."):
+            part.parts, part.asked = _samples(spec), True
         while above[-1][0] >= depth:
             above.pop()
         above[-1][1].append(part)

@@ -42,7 +42,8 @@ def text(servers: list[Entry], displays: list[str], now: float | None = None) ->
     for server, device in _devices(servers):
         lines.append(f"GPU {bus(server, device)}")
         for part in OUTLINE:
-            lines += _part_lines(part, server, device, 1, displays)
+            if displays or not part.asked:
+                lines += _part_lines(part, server, device, 1, displays)
         lines += [_fact(1, word.replace("_", " ").title(), None) for word in displays if word in _NOWHERE]
         if not displays or "PIDS" in displays:
             lines += _process_lines(device)
@@ -148,5 +149,3 @@ def _process_elements(device: Entry) -> list[str]:
         lines += [_element(4, tag, value(session)) for _, tag, value in _SESSION]
         lines.append("\t\t\t</process_info>")
     return [*lines, "\t\t</processes>", "\t\t<accounted_processes>", "\t\t</accounted_processes>", *_CAPABILITIES]
-
-

@@ -147,6 +147,7 @@ def _checked(server: Any) -> Entry:
     _require(server, {"name": str, "version": str, "devices": list})
     for device in server["devices"]:
         _require(device, _DEVICE | {"sessions": list})
+        device["samples"] = _samples(device.get("samples"))
         for session in device["sessions"]:
             _require(session, _SESSION)
             pair = session.get("redundancy")
@@ -157,6 +158,16 @@ def _checked(server: Any) -> Entry:
     for waiting in _listed(server, "queue"):
         _require(waiting, _HOLDER)
     return server
+
+
+def _samples(told: Any) -> Entry:
+    """By name five numbers: seconds, count, highest, lowest, mean."""
+    found = told if isinstance(told, dict) else {}
+    return {
+        name: numbers
+        for name, numbers in found.items()
+        if isinstance(numbers, list) and len(numbers) == 5 and all(isinstance(n, (int, float)) for n in numbers)
+    }
 
 
 def _listed(entry: Entry, name: str) -> list[Any]:
