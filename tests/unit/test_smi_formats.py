@@ -367,7 +367,7 @@ SAMPLED = DEVICE | {
     ids="gpu memory power sm clock".split(),
 )
 def test_samples_stand_where_nvidia_smi_has_them_and_only_where_d_asks(word, before, expected, after):
-    """Labels, units and places of drivers 455 to 590 (`-d UTILIZATION`, `POWER`, `CLOCK`); N/A as driver 418 says it."""
+    """Labels, units and places of drivers 455 to 590; N/A as driver 418 says it."""
     pool = [SERVER | {"devices": [SAMPLED]}]
     lines = [line.split(" : ") for line in report.text(pool, [word], NOW).splitlines()]
     at = next(k for k, line in enumerate(lines) if line[0].strip() == after) - 6
