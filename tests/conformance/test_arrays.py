@@ -255,6 +255,21 @@ def test_integer_array_indices_wrap(cp):
         cp.arange(3)[3]
 
 
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
+def test_floats_that_an_integer_cannot_hold_become_the_nearest_one(cp, kind):
+    values = cp.array([-1.5, np.inf, -np.inf, 2.75], kind)
+    for dtype in (np.int32, np.int64, np.uint32, np.uint64):
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        expected = [max(-1, low), high, low, 2]
+        assert values.astype(dtype).tolist() == expected
+        target = cp.empty(4, dtype)
+        target[:] = values
+        assert target.tolist() == expected
+    assert cp.array([-3.0, 7.0], kind).astype(np.uint8).tolist() == [0, 7]
+    assert cp.array([np.nan], kind).astype(np.int64).tolist() == [-(1 << 63)]
+    assert cp.array([np.nan], kind).astype(np.int32).tolist() == [0 if kind != "f8" else -(1 << 31)]
+
+
 def test_errors_are_numpys(cp):
     a = cp.zeros((2, 3))
     for wrong, error in (

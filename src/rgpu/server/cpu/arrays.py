@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.server.cpu import random_streams, scientific
+from rgpu.server.cpu.casts import cast
 
 OVERRIDES: dict[str, Callable[..., Any]] = {**random_streams.OVERRIDES, **scientific.OVERRIDES}
 
@@ -66,6 +67,8 @@ def _getitem(array: np.ndarray, index: tuple) -> Any:
 
 @override("ndarray.setitem")
 def _setitem(array: np.ndarray, index: Any, value: Any) -> None:
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and array.dtype.kind in "iu":
+        value = cast(value, array.dtype)
     array[_wrapped(array, index) if isinstance(index, tuple) else index] = value
 
 
@@ -76,12 +79,13 @@ def _fill(array: np.ndarray, value: Any) -> None:
 
 @override("ndarray.astype")
 def _astype(target: np.ndarray, source: np.ndarray) -> None:
-    target[...] = source.astype(target.dtype) if source.dtype.kind == "c" and target.dtype.kind != "c" else source
+    of, to = source.dtype.kind, target.dtype.kind
+    target[...] = cast(source, target.dtype) if (of == "c" and to != "c") or (of == "f" and to in "iu") else source
 
 
 @override("ndarray.copy")
 def _copy(source: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return source.astype(dtype, order="C")
+    return cast(source, dtype, "C")
 
 
 @override("ndarray.byteswap")
