@@ -11,30 +11,32 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from rgpu import config
 from rgpu.config import Address
 from rgpu.errors import ConfigError
+from rgpu.record import Record
 
 SUFFIX = ".rgpu"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 KEY_CHARACTERS = 40  # a CURVE key as text (Z85)
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(Record):
     """What a client shows (``public_key``, proven by ``secret_key``) and whom it believes (``server_key``)."""
 
     user: str
     server_key: str
     public_key: str
-    secret_key: str = field(repr=False)
+    secret_key: str
     endpoints: tuple[Address, ...] = ()
     path: str = ""
     own: bool = False  # for a server that this user's program started: its workers open to who knows the session
+
+    def __repr__(self) -> str:
+        return f"Token(user={self.user!r}, public_key={self.public_key!r}, path={self.path!r})"
 
 
 def read(path: Path) -> Token:
@@ -131,6 +133,6 @@ def _toml(value: Any) -> str:
 
 def save(token: Token, path: Path) -> None:
     """Write a token for the person it is meant for."""
-    content = {f.name: getattr(token, f.name) for f in fields(Token) if f.name not in ("path", "own")}
+    content = {name: getattr(token, name) for name in Token.fields if name not in ("path", "own")}
     content["endpoints"] = [str(address) for address in token.endpoints]
     write(path, content, f"rgpu: whoever has this file is {token.user}. Keep it to yourself (mode 0600).")

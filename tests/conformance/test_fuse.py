@@ -1,7 +1,5 @@
 """``cupy.fuse`` and ``cupy.vectorize``: one kernel where there can be one, the results of the function as written."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from rgpu.client import pool
 def patience(monkeypatch, calls):
     """Kernels are made after so many calls."""
     device = pool.current_stream().device
-    monkeypatch.setattr(device, "settings", replace(device.settings, fuse_after=calls))
+    monkeypatch.setattr(device, "settings", device.settings.but(fuse_after=calls))
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +27,7 @@ def agree(cp, function, arrays, kernels):
     """The fused function's results and its arguments afterwards are NumPy's, step by step and as kernels."""
     for calls in (9, 0):
         device = pool.current_stream().device
-        device.settings = replace(device.settings, fuse_after=calls)
+        device.settings = device.settings.but(fuse_after=calls)
         host, given = [x.copy() for x in arrays], [cp.asarray(x) for x in arrays]
         fused = cp.fuse(lambda *args: function(cp, *args))
         expected, found = function(np, *host), fused(*given)

@@ -124,14 +124,15 @@ def test_signals_reach_the_program(environ, tmp_path, number):
     [
         (("-n", "2"), None, "2 None"),
         (("--devices", "1"), "3,5", "1 3,5"),
+        (("-n", "1"), "", "1 "),
         ((), None, "None None"),
     ],
 )
 def test_number_of_devices(run, arguments, already, expected):
     """With no servers the program's own local daemon is asked."""
     code = "import os; print(os.environ.get('RGPU_GPUS'), os.environ.get('RGPU_VISIBLE_DEVICES'))"
-    extra = {"RGPU_VISIBLE_DEVICES": already} if already else {}
-    assert run("run", *arguments, "--", "python", "-c", code, **extra).stdout.strip() == expected
+    extra = {"RGPU_VISIBLE_DEVICES": already} if already is not None else {}
+    assert run("run", *arguments, "--", "python", "-c", code, **extra).stdout.rstrip("\n") == expected
 
 
 @pytest.mark.parametrize(

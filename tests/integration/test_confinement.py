@@ -205,7 +205,7 @@ assert daemon.token and daemon.address.own
 (path,) = config.runtime_directory().glob("embedded-*.json")
 os.environ["XDG_RUNTIME_DIR"] = "/nonexistent"  # somebody who may not look there
 os.environ["TMPDIR"] = sys.argv[1]
-stranger = DaemonClient(replace(daemon.address, own=False), 2.0)
+stranger = DaemonClient(daemon.address.but(own=False), 2.0)
 assert stranger.token is None and DaemonClient(daemon.address).token is None
 for ask in (stranger.hello, stranger.attach, stranger.snapshot):
     try:

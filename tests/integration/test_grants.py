@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import urllib.request
-from dataclasses import replace
 
 import pytest
 
@@ -73,7 +72,7 @@ def rgpu_smi(etcd, *arguments):
 @contextlib.contextmanager
 def borrowed(etcd, told=lambda text: None, *, wait=0.0, **terms):
     settings = load_client({"registry": etcd.url, "servers": []}, environ={}, files=[])
-    parts, daemons = lend(replace(settings, wait_for=wait), Terms(**terms), told)
+    parts, daemons = lend(settings.but(wait_for=wait), Terms(**terms), told)
     try:
         yield parts
     finally:
@@ -106,6 +105,34 @@ def test_programs_lease_over_the_registry(etcd, client, servers):
     finally:
         rgpu.close()
     wait_until(lambda: not held(client))
+
+
+def test_devices_of_several_servers_are_those_with_the_fastest_links(etcd, client):
+    """Of three hosts one is far from the others: what their workers measured stands in the books, and decides."""
+    with contextlib.ExitStack() as stack:
+        at = {}
+        for host in "abc":
+            env = os.environ | {"RGPU_HOST_ID": f"host-{host}"}
+            env |= {"RGPU_EMULATED_LINK": "50000us,20MB/s"} if host == "b" else {}
+            server = Server("cpu:1", host, "--device-memory", "64MiB", "--registry", etcd.url, env=env)
+            at[stack.enter_context(server).address] = host
+        wait_until(lambda: len(books(client)) == 3)
+        rgpu_smi(etcd, "topo", "-b")
+
+        def measured():  # one of two workers measures the link between them
+            told = client.read(directory.BOOKS).items()
+            names = [(f"host-{at[key.removeprefix(directory.BOOKS)]}", book) for key, book in told]
+            return {frozenset({name, other}) for name, book in names for other in book["reach"]}
+
+        def idle():  # nobody holds a lease, nor does a book still list a session of those who measured
+            return all(not book["leases"] and book["load"] == [0] for book in client.read(directory.BOOKS).values())
+
+        wait_until(lambda: len(measured()) == 3, 30)
+        wait_until(idle)
+        for _ in range(8):  # ties are decided by chance: without the links another pair would come up
+            with borrowed(etcd, count=2, memory=16 * MIB) as parts:
+                assert sorted(at[str(part.address)] for part in parts) == ["a", "c"]
+            wait_until(idle)
 
 
 def test_what_cannot_be_is_told_apart_from_what_is_not_now(etcd, servers):

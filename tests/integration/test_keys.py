@@ -42,7 +42,7 @@ class Protected:
         person, token = self.ring.create(user, (self.address,), **limits)
         path = self.folder / f"{person.id}.rgpu"
         tokens.save(token, path)
-        return person, replace(token, path=str(path))
+        return person, token.but(path=str(path))
 
     def client(self, token):
         return DaemonClient(self.address, timeout=30, token=token)
@@ -102,6 +102,7 @@ def test_under_keys_data_take_sealed_links(guarded, alice, monkeypatch, kind):
     import rgpu as cp
 
     monkeypatch.setenv("RGPU_TOKEN", alice[1].path)
+    monkeypatch.delenv("RGPU_LINK", raising=False)  # each kind in turn, the last one because it is the best
     cp.connect(str(guarded.address), **({} if kind == SEALED[-1] else {"link": kind}))
     try:
         link = pool.current_stream().connection.link
@@ -121,7 +122,7 @@ def test_who_has_no_cryptography_library_takes_curve(guarded, alice):
         "print(pool.current_stream().connection.link.kind)"
     )
     where = guarded.server.address.replace("0.0.0.0", "127.0.0.1")
-    done = program(source, where, RGPU_TOKEN=alice[1].path, RGPU_CRYPTO_LIB="/none/here")
+    done = program(source, where, RGPU_TOKEN=alice[1].path, RGPU_CRYPTO_LIB="/none/here", RGPU_LINK="")
     assert done.stdout == "zmq\n" and not done.stderr
 
 
@@ -159,12 +160,12 @@ def test_everybody_without_the_right_key_is_told_so(guarded, alice, works, tmp_p
     _, token = alice
     assert "asks for a key, and there is no token for it" in refusal(guarded, None)
     stranger = curve.new_pair()
-    unknown = replace(token, public_key=stranger.public, secret_key=stranger.secret)
+    unknown = token.but(public_key=stranger.public, secret_key=stranger.secret)
     assert "does not accept the key" in refusal(guarded, unknown)
     assert "has another key than the one in the token" in refusal(
-        guarded, replace(token, server_key=curve.new_pair().public)
+        guarded, token.but(server_key=curve.new_pair().public)
     )
-    stolen_half = replace(token, secret_key=stranger.secret)  # a public key is no secret, and not enough
+    stolen_half = token.but(secret_key=stranger.secret)  # a public key is no secret, and not enough
     assert "key" in refusal(guarded, stolen_half)
     expired = guarded.token("late", expires=datetime.now(UTC) - timedelta(seconds=1))[1]
     assert "expired" in refusal(guarded, expired)
@@ -196,7 +197,7 @@ def test_a_worker_opens_to_its_own_client_only(guarded, alice, works):
     mallory = guarded.token("mallory")[1]
     client = guarded.client(alice[1])
     lease = client.attach(0)
-    thief = Talk(replace(lease, token=replace(mallory, server_key=lease.key)))
+    thief = Talk(replace(lease, token=mallory.but(server_key=lease.key)))
     open_thief = Talk(replace(lease, token=None))
     talk = Talk(lease)
     talk.sync(30)
@@ -460,16 +461,14 @@ def test_which_token_is_for_which_server(tmp_path, alice):
     folder = tmp_path / "rgpu"
     folder.mkdir()
     for user, endpoints in (("a", ["gpu1"]), ("b", ["gpu2:1", "gpu3"])):
-        tokens.save(
-            replace(alice[1], user=user, endpoints=tuple(map(parse_address, endpoints))), folder / f"{user}.rgpu"
-        )
+        tokens.save(alice[1].but(user=user, endpoints=tuple(map(parse_address, endpoints))), folder / f"{user}.rgpu")
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     assert tokens.find(parse_address("gpu3"), environ).user == "b"
     assert tokens.find(parse_address("gpu2"), environ) is None  # another port
     assert [str(a) for a in tokens.servers(environ)] == ["gpu1:47800", "gpu2:1", "gpu3:47800"]
     environ["RGPU_TOKEN"] = str(folder / "a.rgpu")
     assert tokens.find(parse_address("anywhere"), environ).user == "a"  # who names a token means it
-    assert tokens.find(replace(parse_address("127.0.0.1"), own=True), environ) is None
+    assert tokens.find(parse_address("127.0.0.1").but(own=True), environ) is None
     environ["RGPU_TOKEN"] = str(tmp_path / "missing")
     with pytest.raises(errors.ConfigError, match="RGPU_TOKEN"):
         tokens.find(parse_address("gpu1"), environ)

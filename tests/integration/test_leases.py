@@ -125,7 +125,7 @@ class TestConnect:
             ]:
                 pool = self.connect(servers, visible_devices=shown)
                 assert [uuids.index(d.info["uuid"]) for d in pool.devices] == expected
-            for shown in ("-1", "0,0", "CPU-", "9", "GPU-0000"):
+            for shown in ("-1", "", "0,0", "CPU-", "9", "GPU-0000"):
                 with pytest.raises(NoSuchDevice, match="shows no device"):
                     self.connect(servers, visible_devices=shown)
         finally:

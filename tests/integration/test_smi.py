@@ -309,7 +309,7 @@ def test_topo_measures_the_links_between_workers_and_servers_remember(pool):
     assert all(row[1 + n] == " X " for n, row in enumerate(cells)) and len(cells) == len(cells[0]) - 1
     figures = [cell for row in cells for cell in row[1:] if cell != " X "]
     assert text.splitlines()[1].split("\t")[1:4] == [" X ", "HOST", "NET"]
-    assert all(re.fullmatch(r"(shm|tcp), \d+ us, \d+\.\d\d GB/s", cell) for cell in figures), text
+    assert all(re.fullmatch(r"(shm|tcp|ucx), \d+ us, \d+\.\d\d GB/s", cell) for cell in figures), text
     wait_until(lambda: set(pool[0].client.hello().devices[0]["reach"]) == {"elsewhere"})
     rtt, bandwidth = pool[0].client.hello().devices[0]["reach"]["elsewhere"]
     assert 1e-6 < rtt < 1 and bandwidth > 1e6
@@ -318,7 +318,7 @@ def test_topo_measures_the_links_between_workers_and_servers_remember(pool):
 def test_smi_starts_without_what_it_does_not_need():
     """What would make it slow to start: a start is to take a tenth of a second."""
     heavy = """numpy rgpu.face rgpu.client rgpu.web rgpu.smi.report asyncio concurrent.futures logging textual xml email
-        http.client tempfile importlib.metadata ssl shutil tomllib""".split()
+        http.client tempfile importlib.metadata ssl shutil tomllib dataclasses inspect encodings.idna""".split()
     source = "import sys, rgpu.smi.main, rgpu.smi.render; rgpu.smi.main.build_parser();"
     source += f"print(sorted({set(heavy)} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)

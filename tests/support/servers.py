@@ -76,7 +76,8 @@ def gone(pid):
 
 def program(source, *servers, timeout=60, check=True, launcher=("-c",), arguments=(), **environment):
     """Run a Python program in a fresh process against servers; its completed process."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_") or key == "RGPU_TEST_MARK"}
+    kept = ("RGPU_TEST_MARK", "RGPU_LINK", "RGPU_LINKS", "RGPU_REPLAY")
+    env = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_") or key in kept}
     env["RGPU_SERVERS"] = ",".join(s.address if isinstance(s, Server) else s for s in servers)
     env.update(environment)
     done = subprocess.run(

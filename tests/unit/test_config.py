@@ -44,6 +44,28 @@ def test_an_empty_variable_is_an_unset_one():
     assert config.load_client(environ={"RGPU_SERVERS": ""}, files=[]).servers == ()
 
 
+def test_but_visible_devices_that_are_empty_are_none_as_with_cuda():
+    """`visible` shows none of ("",): tests/integration/test_leases.py."""
+    assert config.load_client(environ={}, files=[]).visible_devices is None
+    assert config.load_client(environ={"RGPU_VISIBLE_DEVICES": ""}, files=[]).visible_devices == ("",)
+
+
+def test_settings_and_addresses_do_not_change():
+    settings, address = config.load_client(environ={}, files=[]), config.parse_address("gpu1")
+    with pytest.raises(AttributeError):
+        settings.gpus = 2
+    with pytest.raises(AttributeError):
+        address.port = 1
+    with pytest.raises(TypeError, match="no gpu"):
+        ClientConfig(gpu=2)
+    assert address.but(own=True) == address != address.but(port=1) and address.but(own=True).own
+    assert {address: 1}[config.parse_address("gpu1:47800")] == 1
+    assert repr(config.parse_devices("cuda:1")) == "DeviceSpec(kind='cuda', count=0, indices=(1,))"
+    for wrong in ((), ("gpu1",), ("gpu1", 1, False, 2)):
+        with pytest.raises(TypeError, match="made of host, port, own"):
+            config.Address(*wrong)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -172,7 +194,8 @@ def test_described_settings_can_be_read_again(tmp_path):
     ):
         settings, origins = config.load(kind, environ=environ, files=[])
         path = write(tmp_path / "again.toml", config.describe(settings, origins))
-        assert vars(config.load(kind, environ={}, files=[path])[0]) == vars(settings)
+        again = config.load(kind, environ={}, files=[path])[0]
+        assert all(getattr(again, name) == getattr(settings, name) for name in kind.settings)
 
 
 def test_runtime_directory_is_private(tmp_path):

@@ -18,8 +18,8 @@ from rgpu.server.main import build_parser
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-SERVER_VARIABLES = {f.metadata["variable"] for f in config.ServerConfig.__dataclass_fields__.values()}
-CLIENT_VARIABLES = {f.metadata["variable"] for f in config.ClientConfig.__dataclass_fields__.values()}
+SERVER_VARIABLES = {setting.variable for setting in config.ServerConfig.settings.values()}
+CLIENT_VARIABLES = {setting.variable for setting in config.ClientConfig.settings.values()}
 
 
 def objects():

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rgpu.config import Quota, parse_quotas
 from rgpu.errors import LeaseEnded, NoSuchDevice, QuotaExceeded, ServerBusy, ServerDraining
 from rgpu.leases.filters import parse_filter
-from rgpu.leases.nearness import Reach
+from rgpu.leases.nearness import TOLD, Reach
 from rgpu.leases.placement import Room, choose
 from rgpu.leases.queue import Waiting, grant_in_order, in_order
 from rgpu.leases.terms import Client, Quotas, Terms
@@ -333,6 +333,22 @@ class TestPlacement:
         assert not reach.hosts
         reach.notice({f"host{n}": [1e-3, 1e9] for n in range(200)})
         assert len(reach.hosts) == 64 and reach.hosts["host199"] == [1e-3, 1e9]
+
+    def test_the_registry_is_told_little_and_seldom(self):
+        reach = Reach()
+        assert reach.outline() == {}
+        reach.notice({"near": [0.000123456, 9.87654e8]})
+        told = dict(reach.outline())
+        assert told == {"near": [0.00012, 9.9e8]}
+        reach.notice({"near": [0.00013, 9.5e8]})  # about the same
+        assert reach.outline() == told
+        reach.notice({"near": [0.0002, 9.5e8]})
+        assert reach.outline() == {"near": [0.0002, 9.5e8]}
+        reach.notice({f"host{n}": [1e-3, 1e9] for n in range(63)})
+        first = dict(reach.outline())
+        assert len(first) == TOLD and "near" in first
+        reach.notice({f"host{n}": [1e-3, 1e9] for n in range(20)})  # in another order
+        assert reach.outline() == first
 
     @pytest.mark.parametrize(
         ("terms", "error", "message"),

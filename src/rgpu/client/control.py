@@ -129,7 +129,7 @@ class DaemonClient:
             raise AuthenticationError(f"rgpu server {self.address} and its worker are not protected alike")
         if answer.clear:
             _warn_of_clear(self.address)
-        return replace(Lease(*answer), token=token and replace(token, server_key=answer.key))
+        return replace(Lease(*answer), token=token and token.but(server_key=answer.key))
 
     def request(
         self, terms: Terms, *, ticket: bytes = b"", wait: float = 0.0, promised: bytes = b"", revision: int = 0

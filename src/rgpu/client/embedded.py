@@ -13,10 +13,8 @@ import select
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
-import rgpu.config
 from rgpu.config import Address, DeviceSpec, parse_address
 from rgpu.errors import ServerUnavailable
 
@@ -87,13 +85,13 @@ class EmbeddedDaemon:
                 f"the local rgpu-server {how}; what it said stands above. "
                 "Run 'rgpu-server --port 0' to see it by itself, or set RGPU_SERVERS to use other hosts"
             )
-        return replace(parse_address(match[1].decode()), own=True)
+        return parse_address(match[1].decode()).but(own=True)
 
 
 def _environment() -> dict[str, str]:
     """So that the daemon finds the rgpu of this program, installed or not."""
     environment = dict(os.environ)
-    root = str(Path(rgpu.config.__file__).parent.parent)
+    root = str(Path(__file__).parents[2])
     if Path(root).name not in ("site-packages", "dist-packages"):
         paths = [
             path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != root

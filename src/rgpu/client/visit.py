@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 from rgpu import link
@@ -20,7 +19,7 @@ class Visit:
 
     def __init__(self, daemon: Any, visiting: Any, kind: str) -> None:
         given = None if daemon.token and daemon.token.own else daemon.token
-        token = given and replace(given, server_key=visiting.key)
+        token = given and given.but(server_key=visiting.key)
         wire = link.connect(reachable(daemon, visiting.endpoints), visiting.visit, kind, token)
         self._stream = CommandStream(Session(visiting.visit, 1), wire, name=f"the session on {daemon.address}")
         self._stream.lose_after(10.0)

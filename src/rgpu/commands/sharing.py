@@ -100,8 +100,10 @@ def _fewer(settings: Any, wishes: Mapping[str, Any]) -> dict[str, str]:
     """Inside a lease, ``-n`` shows its first devices."""
     if "gpus" not in wishes:
         return {}
-    shown = settings.visible_devices or tuple(str(n) for n in range(wishes["gpus"]))
-    return {"RGPU_VISIBLE_DEVICES": ",".join(shown[: wishes["gpus"]])}
+    shown = settings.visible_devices
+    if shown is None:
+        shown = tuple(str(n) for n in range(wishes["gpus"]))
+    return {"RGPU_VISIBLE_DEVICES": ",".join(shown[: wishes["gpus"]]) or "-1"}  # an empty text would remove it
 
 
 def saying(action: Callable[[], int]) -> int:

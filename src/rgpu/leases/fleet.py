@@ -98,7 +98,9 @@ class Listed:
 
 def listed(address: str, entry: Mapping[str, Any], book: Mapping[str, Any]) -> Listed:
     """From a server's entry and its book; ValueError, TypeError, KeyError or AttributeError for what is none."""
-    facts = [{**device, "address": address, "memory_total": int(device["memory_total"])} for device in entry["devices"]]
+    told = book.get("reach")
+    found = {"address": address, "reach": told if isinstance(told, dict) else {}}
+    facts = [{**device, **found, "memory_total": int(device["memory_total"])} for device in entry["devices"]]
     count = len(facts)
 
     def figures(name: str, default: Any) -> list:

@@ -15,6 +15,7 @@ from typing import Any
 MESSAGE = 1 << 20  # bytes of the message whose time is the distance of two hosts
 UNKNOWN = 1e-3 + MESSAGE / 1e9  # seconds, of hosts that nobody measured: an ordinary network
 HOSTS = 64  # that a server remembers
+TOLD = 32  # of them that it tells the registry, which every client reads whole
 _TRIED = 16  # hosts to begin at where no single one has enough
 
 
@@ -23,6 +24,7 @@ class Reach:
 
     def __init__(self) -> None:
         self.hosts: OrderedDict[str, list[float]] = OrderedDict()
+        self._outline: dict[str, list[float]] = {}
 
     def notice(self, told: Any) -> None:
         """Of a worker, which may say anything."""
@@ -33,6 +35,14 @@ class Reach:
         while len(self.hosts) > HOSTS:
             self.hosts.popitem(last=False)
 
+    def outline(self) -> dict[str, list[float]]:
+        """For the registry: TOLD hosts with two digits of each figure. What was told stays while it is about right, so
+        that measuring again does not make everybody read again."""
+        before = [host for host in self._outline if host in self.hosts]
+        told = [*before, *(host for host in reversed(self.hosts) if host not in self._outline)][:TOLD]
+        self._outline = {host: _about(self.hosts[host], self._outline.get(host)) for host in told}
+        return self._outline
+
 
 def _seconds(figures: Any) -> float | None:
     """Half a round trip and the time of MESSAGE bytes; None for what is no measurement."""
@@ -40,6 +50,12 @@ def _seconds(figures: Any) -> float | None:
         return None
     trip, bandwidth = figures
     return trip / 2 + MESSAGE / bandwidth if 0 <= trip < math.inf and 0 < bandwidth < math.inf else None
+
+
+def _about(figures: Sequence[float], before: list[float] | None) -> list[float]:
+    if before is not None and all(0.8 * one <= old <= 1.25 * one for one, old in zip(figures, before)):
+        return before
+    return [float(f"{figure:.2g}") for figure in figures]
 
 
 def _host(facts: Mapping[str, Any], server: str) -> str:

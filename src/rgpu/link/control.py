@@ -367,7 +367,8 @@ def _resolve(host: str, port: int, deadline: float) -> list[tuple]:
 
     def ask() -> None:
         try:
-            answer.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            name = host.encode() if host.isascii() else host  # of text it would import the codec for IDNA
+            answer.append(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
         except OSError as error:
             answer.append(error)
         except UnicodeError:  # a label that no name may have

@@ -10,27 +10,28 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import zmq
 from zmq.utils import z85
 
+from rgpu.record import Record
 from rgpu.tokens import Token
 
 ZAP = "inproc://zeromq.zap.01"
 USER = "User-Id"
 
 
-@dataclass(frozen=True)
-class KeyPair:
+class KeyPair(Record):
     """A CURVE key pair as text; the secret half is never shown."""
 
     public: str
-    secret: str = field(repr=False)
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public!r})"
 
 
-@dataclass(frozen=True)
-class ServerKeys:
+class ServerKeys(Record):
     """What a listening socket is protected by: its own keys, and a judge of everybody else's."""
 
     pair: KeyPair

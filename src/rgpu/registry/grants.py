@@ -1,6 +1,7 @@
 """Devices of several servers at once: one transaction over the books of all of them, and the queue before it.
 
-    /rgpu/v1/books/HOST:PORT    {"leases": {NAME: {"user", "parts", "compute"}}, "drawn": [...], "load": [...], ...}
+    /rgpu/v1/books/HOST:PORT    {"leases": {NAME: {"user", "parts", "compute"}}, "drawn": [...], "load": [...], ...,
+                                 "reach": {HOST: [seconds of a round trip, bytes a second]}}
     /rgpu/v1/queue/TICKET       {"user", "host", "pid", "since", "count", "memory", "fraction", "compute", "filters",
                                  "placement", "places"}
 

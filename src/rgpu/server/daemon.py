@@ -179,7 +179,7 @@ class Daemon:
 
     def register(self, registration: Registration) -> None:
         """Be found in a registry, and lend what it grants, from ``run`` on."""
-        self._promises = Promises(registration, self._leases, self._broker)
+        self._promises = Promises(registration, self._leases, self._broker, self._shows.reach)
         if self._board is not None:
             self._shows.line = Line(registration.url, str(registration.address), self._board.looked_at)
 

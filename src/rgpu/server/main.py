@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import errno
 import json
 import logging
@@ -163,7 +162,7 @@ def _settings(options: argparse.Namespace) -> tuple[ServerConfig, dict[str, str]
         files = [Path(options.config)]
         if not files[0].is_file():
             raise ConfigError(f"--config: there is no file {options.config}")
-    arguments = {field.name: getattr(options, field.name) for field in dataclasses.fields(ServerConfig)}
+    arguments = {name: getattr(options, name) for name in ServerConfig.settings}
     return config.load(ServerConfig, arguments, files=files)
 
 

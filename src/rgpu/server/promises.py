@@ -16,6 +16,7 @@ from typing import Any
 
 from rgpu.errors import AuthenticationError, LeaseEnded, ServerUnavailable
 from rgpu.leases.fleet import Held, held
+from rgpu.leases.nearness import Reach
 from rgpu.leases.terms import Client
 from rgpu.registry.directory import Registration
 from rgpu.registry.grants import name_of
@@ -32,10 +33,11 @@ REMEMBERED = 8192  # names of leases that were here; whatever has another name i
 
 
 class Promises:
-    """Grants in the registry, as leases in ``book`` that nobody has come for yet."""
+    """Grants in the registry, as leases in ``book`` that nobody has come for yet. ``reach``: what this server's workers
+    measured, which stands in the book there for whoever chooses among several hosts."""
 
-    def __init__(self, registration: Registration, book: LeaseBook, broker: Broker) -> None:
-        self._registration, self._book, self._broker = registration, book, broker
+    def __init__(self, registration: Registration, book: LeaseBook, broker: Broker, reach: Reach) -> None:
+        self._registration, self._book, self._broker, self._reach = registration, book, broker, reach
         self._promised: dict[str, Lease] = {}
         self._known: OrderedDict[str, None] = OrderedDict()
         self._names: dict[bytes, str] = {}
@@ -127,6 +129,7 @@ class Promises:
             "load": [sum(session.lease.own for session in here) for here in sessions],
             "full": [len(here) >= self._broker.most_sessions for here in sessions],
             "draining": self._broker.draining,
+            "reach": self._reach.outline(),
         }
 
     # Holders who come

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from rgpu.record import Record
 from rgpu.smi.properties import NOT_AVAILABLE, documented
 from rgpu.smi.text import bus, free, links, mib, pci
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Record):
     """What a line is about; ``session`` only for `--query-compute-apps`."""
 
     servers: list[dict[str, Any]]
@@ -24,8 +23,7 @@ class Row:
     session: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(Record):
     """A property: all its names (the first one is the header's), its unit, where it is, what it means."""
 
     names: str

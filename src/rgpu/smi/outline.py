@@ -10,7 +10,6 @@ server has seen of a value in the last two minutes, shown where -d asks for it, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from rgpu.smi.fields import EVENT_REASONS
@@ -20,16 +19,16 @@ Entry = dict[str, Any]
 Value = Callable[[Entry, Entry], Any]  # of server and device
 
 
-@dataclass
 class Part:
-    """A fact, or with ``parts`` a section: its label in text, its element in XML, and where it is."""
+    """A fact, or with ``parts`` a section: its label in text, its element in XML, and where it is.
 
-    label: str
-    tag: str
-    value: Value
-    display: str = ""  # the word of -d that chooses it, by itself or by a section around it
-    parts: list[Part] = field(default_factory=list)
-    asked: bool = False  # only where -d names its word
+    ``display``: the word of -d that chooses it, by itself or by a section around it; ``asked``: only that word does.
+    """
+
+    def __init__(self, label: str, tag: str, value: Value, display: str = "") -> None:
+        self.label, self.tag, self.value, self.display = label, tag, value, display
+        self.parts: list[Part] = []
+        self.asked = False
 
     @property
     def need(self) -> str:

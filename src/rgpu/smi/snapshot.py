@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +218,7 @@ def embedded_addresses() -> list[Address]:
         try:
             content = json.loads(path.read_text())
             os.kill(int(content["pid"]), 0)
-            found.append(replace(config.parse_address(content["endpoint"]), own=True))
+            found.append(config.parse_address(content["endpoint"]).but(own=True))
         except FileNotFoundError:
             continue  # it ended just now
         except (ValueError, KeyError, TypeError, OSError):

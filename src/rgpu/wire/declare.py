@@ -7,7 +7,6 @@ the one gate: a handler never sees a value that did not pass its kind.
 
 from __future__ import annotations
 
-import inspect
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -271,7 +270,7 @@ class Message:
         if tag in cls.registry:
             raise TypeError(f"tag {tag} of {cls.__name__} is taken by {cls.registry[tag].__name__}")
         cls.tag, cls.reply = tag, reply
-        cls.fields = tuple(inspect.get_annotations(cls).items())
+        cls.fields = tuple(cls.__annotations__.items())
         for field, kind in cls.fields:
             if not isinstance(kind, Kind):
                 raise TypeError(f"{cls.__name__}.{field} is not declared with a Kind")
