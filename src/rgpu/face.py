@@ -24,6 +24,8 @@ def fill(names: dict[str, Any]) -> None:
         is_available=cuda.is_available,
         get_default_memory_pool=lambda: cuda.pools.default_pool,
         get_default_pinned_memory_pool=lambda: cuda.pinned_memory.default_pool,
+        _default_memory_pool=cuda.pools.default_pool,  # Awkward Array frees by this name
+        _default_pinned_memory_pool=cuda.pinned_memory.default_pool,
     )
     names.update((name, getattr(kernels, name)) for name in kernels.__all__)
     namespace.fill(names, "cupy")

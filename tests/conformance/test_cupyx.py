@@ -364,3 +364,4 @@ def test_complex_weights_want_a_complex_output():
         ndimage.convolve1d(cp.ones((3, 3)), weights[0], 0, "f8")
     with pytest.warns(UserWarning, match="promoting"):
         assert ndimage.convolve(cp.ones((3, 3)), weights, output=np.float64).dtype == complex
+    assert ndimage.convolve(cp.ones((3, 3)), weights, output=np.complex64).dtype == np.complex64

@@ -126,6 +126,29 @@ def test_atomics_over_all_cores(cp):
     assert bins.get().tolist() == [100_000] * 7
 
 
+def test_a_clients_own_atomics_stand_beside_cudas(cp):
+    """An overload for another type hides none of CUDA's; a template takes the types that CUDA has no function for."""
+    source = r"""
+__device__ short atomicAdd(short* place, short value) { *place = 7; return 0; }
+template <typename T> __device__ T atomicMax(T* place, T value);
+using Byte = signed char;
+template <> __device__ Byte atomicMax<Byte>(Byte* place, Byte value) { *place = 9; return 0; }
+extern "C" __global__ void both(int* a, float* b, short* c, int* d, Byte* e, unsigned* f) {
+    atomicAdd(a, 1);
+    atomicAdd(b, 0.5f);
+    atomicAdd(c, (short)1);
+    atomicMax(d, 5);
+    atomicMax(e, (Byte)1);
+    f[0] = __byte_perm(0x33221100, 0x77665544, 0x6420);
+    f[1] = __byte_perm(0x33221100, 0x77665544, 0x3715);
+}
+"""
+    arrays = [cp.zeros(2, dtype) for dtype in ("i4", "f4", "i2", "i4", "i1", "u4")]
+    cp.RawKernel(source, "both")((1,), (4,), tuple(arrays))
+    assert [int(x[0]) if x.dtype.kind != "f" else float(x[0]) for x in arrays[:5]] == [4, 2.0, 7, 5, 9]
+    assert [hex(x) for x in arrays[5].tolist()] == ["0x66442200", "0x33771155"]
+
+
 def test_elementwise_mistakes(cp):
     kernel = cp.ElementwiseKernel("T x, T y", "T z", SQUARE, "square")
     a = cp.ones(3)

@@ -66,6 +66,8 @@ def test_small_helpers(cp):
     assert internal.infer_unknown_dimension((2, -1), 6) == [2, 3]
     assert internal.get_c_contiguity((2, 1, 3), (12, 99, 4), 4)
     assert internal.complete_slice(slice(None, -1, 2), 6) == slice(0, 5, 2)
+    assert cp._default_memory_pool is cp.get_default_memory_pool()
+    assert cp._default_pinned_memory_pool is cp.get_default_pinned_memory_pool()
     with pytest.raises(TypeError, match=r"'x' must be a cupy\.ndarray"):
         cp._util.check_array(1, arg_name="x")
 

@@ -32,10 +32,11 @@ def _of_weights(function: Callable[..., Any]) -> Callable[..., Any]:
         output = kwargs.get("output", args[place] if place < len(args) else None)
         kinds = [np.dtype(getattr(x, "dtype", float)).kind for x in (input, weights)]
         if output is not None and "c" in kinds:
-            if isinstance(output, type | np.dtype) and np.dtype(output).kind != "c":
+            named = isinstance(output, type | np.dtype)  # a class such as np.float32 has an attribute dtype, too
+            if np.dtype(output if named else getattr(output, "dtype", output)).kind != "c":
+                if not named:
+                    raise RuntimeError("output must have complex dtype")
                 warnings.warn("promoting specified output dtype to complex", stacklevel=2)
-            elif np.dtype(getattr(output, "dtype", output)).kind != "c":
-                raise RuntimeError("output must have complex dtype")
         return function(input, weights, *args, **kwargs)
 
     return call

@@ -273,6 +273,13 @@ static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n) {
 static inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n) {
     return (unsigned)(((unsigned long long)hi << 32 | lo) >> (n & 31));
 }
+static inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
+    const unsigned long long bytes = (unsigned long long)y << 32 | x;
+    unsigned r = 0;
+    for (int i = 0; i < 4; ++i) r |= (unsigned)(bytes >> (selectors >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return r;
+}
 template <class T> static inline T __ldg(const T* p) { return *p; }
 template <class T> static inline T __ldcg(const T* p) { return *p; }
 template <class T> static inline T __ldcs(const T* p) { return *p; }
@@ -330,6 +337,36 @@ RGPU_ATOMIC(atomicDec, old == T(0) || old > v ? v : (T)(old - 1))
 template <class T> static inline T atomicCAS(T* p, rgpu::same_t<T> compare, rgpu::same_t<T> v) {
     return rgpu::atomic(p, [compare, v](T old) -> T { return old == compare ? v : old; });
 }
+// CUDA has functions, no templates, for these types: a client's template of the same name does not take them.
+#define RGPU_OVERLOAD(name, T) static inline T name(T* p, T v) { return name<T>(p, v); }
+#define RGPU_OVERLOADS(name) \
+    RGPU_OVERLOAD(name, int) RGPU_OVERLOAD(name, unsigned) RGPU_OVERLOAD(name, unsigned long long)
+RGPU_OVERLOADS(atomicAdd)
+RGPU_OVERLOAD(atomicAdd, float)
+RGPU_OVERLOADS(atomicExch)
+RGPU_OVERLOAD(atomicExch, float)
+RGPU_OVERLOADS(atomicMin)
+RGPU_OVERLOAD(atomicMin, long long)
+RGPU_OVERLOADS(atomicMax)
+RGPU_OVERLOAD(atomicMax, long long)
+RGPU_OVERLOADS(atomicAnd)
+RGPU_OVERLOADS(atomicOr)
+RGPU_OVERLOADS(atomicXor)
+#undef RGPU_OVERLOADS
+#undef RGPU_OVERLOAD
+namespace rgpu_user {  // a client's own overload stands beside them and hides none
+using ::atomicAdd;
+using ::atomicAnd;
+using ::atomicCAS;
+using ::atomicDec;
+using ::atomicExch;
+using ::atomicInc;
+using ::atomicMax;
+using ::atomicMin;
+using ::atomicOr;
+using ::atomicSub;
+using ::atomicXor;
+}  // namespace rgpu_user
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
