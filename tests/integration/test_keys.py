@@ -126,6 +126,14 @@ def test_who_has_no_cryptography_library_takes_curve(guarded, alice):
     assert done.stdout == "zmq\n" and not done.stderr
 
 
+def test_init_makes_the_keys_that_the_setting_names(tmp_path):
+    """As in the server's image, where the variable names the volume."""
+    environment = os.environ | {"RGPU_KEYS": str(tmp_path / "volume")}
+    command = [sys.executable, "-m", "rgpu.server", "init"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and (tmp_path / "volume" / keys.SERVER_KEY).is_file(), done.stderr
+
+
 def test_data_in_the_clear_are_never_so_silently(tmp_path):
     keys.init(tmp_path / "keys")
     command = ["--devices", "cpu:1", "--port", "0", "--keys", str(tmp_path / "keys"), "--data", "clear"]

@@ -215,8 +215,13 @@ def _init(argv: list[str]) -> int:
         prog="rgpu-server init",
         description="Make this server's keys. The servers of one pool may each have a copy of the folder.",
     )
-    parser.add_argument("--keys", metavar="DIR", help=f"where to (default: {default_folder()})")
-    folder = Path(parser.parse_args(argv).keys or default_folder()).expanduser()
+    try:
+        given = config.load_server().keys
+    except ConfigError as error:
+        return _fail(str(error))
+    usual = default_folder() if given in (None, "none") else given
+    parser.add_argument("--keys", metavar="DIR", help=f"where to (default: {usual})")
+    folder = Path(parser.parse_args(argv).keys or usual).expanduser()
     try:
         pair = init(folder)
     except (ConfigError, OSError) as error:
