@@ -66,7 +66,7 @@ for n in range(40):
         print(n, type(error).__name__, [note for note in error.__notes__ if "line 7" in note or ":7:" in note] != [])
 print(cp.stats()["replayed"] > 100)
 """
-    done = program(source, servers[0])
+    done = program(source, servers[0], RGPU_REPLAY="1")  # also where the other tests run without
     assert done.stdout.split("\n")[:2] == ["35 LinAlgError True", "True"] or done.stdout == "True\n", done.stdout
 
 
