@@ -119,6 +119,10 @@ def test_cusparse_by_name():
     assert cusparse.spgemm(a, a, alpha=2).toarray().get().tolist() == [[2, 0], [16, 18]]
     y = cp.ones(2)
     assert cusparse.spmv(a, cp.ones(2), y, alpha=2, beta=3) is y and y.get().tolist() == [5, 13]
+    b = cp.array([[1.0, 2], [3, 4]], order="F")
+    assert cusparse.spmm(a, b, alpha=2).get().tolist() == [[2, 4], [22, 32]]
+    with pytest.raises(ValueError, match="Fortran"):
+        cusparse.spmm(a, cp.array(b, order="C"))
     fewer = cusparse.csr2csr_compress(a, 1.0)
     assert fewer.toarray().get().tolist() == [[0, 0], [2, 3]] and fewer.nnz == 2
     x = cusparse.spsm(a, cp.array([[1.0], [8.0]]))

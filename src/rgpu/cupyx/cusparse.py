@@ -89,9 +89,11 @@ def spmv(a: Any, x: Any, y: Any = None, alpha: Any = 1, beta: Any = 0, transa: b
 def spmm(
     a: Any, b: Any, c: Any = None, alpha: Any = 1, beta: Any = 0, transa: bool = False, transb: bool = False
 ) -> Any:
-    """``alpha * op(a) @ op(b) + beta * c`` for a dense matrix ``b``, into ``c`` if there is one."""
+    """``alpha * op(a) @ op(b) + beta * c`` for a dense ``b``, into ``c`` if there is one; both in Fortran order."""
     if b.ndim != 2:
         raise ValueError("b must be a 2-D array")
+    if not b.flags.f_contiguous or (c is not None and not c.flags.f_contiguous):
+        raise ValueError("b and c must be in Fortran order")
     return _dense_product(a, b.T if transb else b, c, alpha, beta, transa)
 
 
