@@ -284,7 +284,9 @@ int link_found(PyObject *inlet, double patience)
     int found;
     Py_BEGIN_ALLOW_THREADS
     double until = link_now() + patience;
-    int between = in->pipe.transport ? PAUSES : LOOKS * PAUSES; /* a look at a socket is a system call */
+    const rgpu_transport *far = in->pipe.transport;
+    int calls = !far || far->ops->fd((rgpu_transport *)far) == in->pipe.fd; /* a look at a socket is a system call */
+    int between = calls ? LOOKS * PAUSES : PAUSES;
     do {
         found = has_news(&in->pipe);
         for (int i = 0; !found && i < LOOKS; i += between / PAUSES) {

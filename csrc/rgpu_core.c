@@ -207,65 +207,6 @@ int rgpu_unpack(void *region, const void *in, int ndim, const int64_t *shape, co
     return copy_region(region, in, 0, ndim, shape, strides, itemsize, unit);
 }
 
-/* ---- checksum ------------------------------------------------------------------------------ */
-
-#define CASTAGNOLI 0x82f63b78u
-
-/* Four bits at a time: the table is small enough to write down the rule instead of the numbers,
- * and needs no initialisation that threads could race for. */
-#define STEP(c) (((c) >> 1) ^ (((c) & 1u) ? CASTAGNOLI : 0u))
-#define NIBBLE(n) STEP(STEP(STEP(STEP((uint32_t)(n)))))
-
-static const uint32_t nibbles[16] = {
-    NIBBLE(0), NIBBLE(1), NIBBLE(2),  NIBBLE(3),  NIBBLE(4),  NIBBLE(5),  NIBBLE(6),  NIBBLE(7),
-    NIBBLE(8), NIBBLE(9), NIBBLE(10), NIBBLE(11), NIBBLE(12), NIBBLE(13), NIBBLE(14), NIBBLE(15),
-};
-
-static uint32_t crc_portable(uint32_t crc, const unsigned char *data, size_t size)
-{
-    for (size_t i = 0; i < size; i++) {
-        crc ^= data[i];
-        crc = nibbles[crc & 15u] ^ (crc >> 4);
-        crc = nibbles[crc & 15u] ^ (crc >> 4);
-    }
-    return crc;
-}
-
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-
-__attribute__((target("sse4.2"))) static uint32_t crc_hardware(uint32_t crc, const unsigned char *data, size_t size)
-{
-    uint64_t wide = crc;
-    for (; size >= 8; data += 8, size -= 8) {
-        uint64_t word;
-        memcpy(&word, data, 8);
-        wide = _mm_crc32_u64(wide, word);
-    }
-    crc = (uint32_t)wide;
-    for (; size; data++, size--)
-        crc = _mm_crc32_u8(crc, *data);
-    return crc;
-}
-
-int rgpu_crc32c_hardware(void)
-{
-    return __builtin_cpu_supports("sse4.2") != 0;
-}
-#else
-#define crc_hardware crc_portable
-
-int rgpu_crc32c_hardware(void)
-{
-    return 0;
-}
-#endif
-
-uint32_t rgpu_crc32c(uint32_t crc, const void *data, size_t size)
-{
-    return ~(rgpu_crc32c_hardware() ? crc_hardware(~crc, data, size) : crc_portable(~crc, data, size));
-}
-
 /* ---- memory -------------------------------------------------------------------------------- */
 
 int rgpu_tune_malloc(int mmap_threshold, int trim_threshold)

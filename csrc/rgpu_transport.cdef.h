@@ -26,3 +26,6 @@ int rgpu_ucx_connect(rgpu_transport *, const void *address, uint64_t tag);
  * itself): 0, or -1. A direction's key is 32 bytes and 12 of its first nonce; under it go so many records and no more. */
 int rgpu_seal_load(const char *name);
 rgpu_transport *rgpu_seal_open(int fd, const void *out_key, const void *in_key, uint64_t records);
+
+/* A connected socket whose bytes have checksums, no keys. */
+rgpu_transport *rgpu_check_open(int fd);

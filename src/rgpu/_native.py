@@ -116,6 +116,11 @@ class PURE:
         return register ^ 0xFFFFFFFF
 
     @staticmethod
+    def crc32c_is_fast() -> bool:
+        """Whether it costs less than moving the bytes: the processor has an instruction for it."""
+        return False
+
+    @staticmethod
     def tune_malloc(mmap_threshold: int = MMAP_THRESHOLD, trim_threshold: int = TRIM_THRESHOLD) -> bool:
         """Keep freed memory of this process for its next use; False where malloc has no such settings."""
         try:
@@ -193,6 +198,10 @@ class COMPILED:
         return _rgpu_core.lib.rgpu_crc32c(crc, view, memoryview(data).nbytes)
 
     @staticmethod
+    def crc32c_is_fast() -> bool:
+        return bool(_rgpu_core.lib.rgpu_crc32c_hardware())
+
+    @staticmethod
     def tune_malloc(mmap_threshold: int = MMAP_THRESHOLD, trim_threshold: int = TRIM_THRESHOLD) -> bool:
         return bool(_rgpu_core.lib.rgpu_tune_malloc(mmap_threshold, trim_threshold))
 
@@ -209,6 +218,7 @@ IMPLEMENTATION: Any = PURE if _forced else AVAILABLE[0]
 pack = IMPLEMENTATION.pack
 unpack = IMPLEMENTATION.unpack
 crc32c = IMPLEMENTATION.crc32c
+crc32c_is_fast = IMPLEMENTATION.crc32c_is_fast
 tune_malloc = IMPLEMENTATION.tune_malloc
 
 
@@ -317,6 +327,10 @@ class Transports:
         if len(out_key) != 44 or len(in_key) != 44:
             raise ValueError("a direction's key has 44 bytes")
         return Transport(self.lib, self._ffi, self.lib.rgpu_seal_open(fd, out_key, in_key, records))
+
+    def check(self, fd: int) -> Transport:
+        """A connected socket whose bytes have checksums."""
+        return Transport(self.lib, self._ffi, self.lib.rgpu_check_open(fd))
 
     def load_ucx(self, path: str) -> str:
         """Find the library, once a process; what is wrong, or an empty text."""

@@ -61,7 +61,8 @@ class Seat:
             self.holder.add(self.daemon, granted.lease, min(5.0, granted.idle_timeout / 10))
         self.memory_total = granted.device.get("memory_total", self.memory_total)
         places = reachable(self.daemon, granted.endpoints)
-        wire = link.connect(places, granted.session, self.settings.link, granted.token, granted.seal)
+        kind, checksum = self.settings.link, self.settings.checksum
+        wire = link.connect(places, granted.session, kind, granted.token, granted.seal, checksum)
         return Session(granted.session, granted.epoch), wire
 
     def connect(self, on_message: Callable[[list], None], sink: Any) -> Connection:

@@ -29,7 +29,7 @@ from rgpu.config.values import (
     parse_address,
     parse_advertised,
     parse_bytes,
-    parse_cache,
+    parse_choice,
     parse_count,
     parse_data,
     parse_devices,
@@ -157,12 +157,13 @@ class ClientConfig(Settings, section="client"):
     local_devices: DeviceSpec = _setting(DeviceSpec("auto"), parse_devices, "RGPU_LOCAL_DEVICES")
     connect_timeout: float = _setting(5.0, parse_seconds, "RGPU_CONNECT_TIMEOUT")
     link: str = _setting("auto", parse_link, "RGPU_LINK")  # auto: the best that works
+    checksum: str = _setting("auto", parse_choice, "RGPU_CHECKSUM")  # of tcp without keys; auto: beyond this host
     redundancy: int = _setting(1, parse_redundancy, "RGPU_REDUNDANCY")  # workers of a device, on as many servers
     launch_blocking: bool = _setting(False, parse_flag, "RGPU_LAUNCH_BLOCKING")
     check_prediction: bool = _setting(False, parse_flag, "RGPU_CHECK_PREDICTION")
     fuse_after: int = _setting(2, parse_count, "RGPU_FUSE_AFTER")  # calls of a fused function before it is compiled
     replay: bool = _setting(True, parse_flag, "RGPU_REPLAY")  # what repeats is sent once, then what differs
-    upload_cache: str = _setting("auto", parse_cache, "RGPU_UPLOAD_CACHE")  # auto: where hashing costs less
+    upload_cache: str = _setting("auto", parse_choice, "RGPU_UPLOAD_CACHE")  # auto: where hashing costs less
     profile: str = _setting("", parse_profile, "RGPU_PROFILE")  # 1: report at the end; a path: JSON there
 
 

@@ -204,8 +204,8 @@ def parse_data(value: Any) -> str:
     return value
 
 
-def parse_cache(value: Any) -> str:
-    """Whether uploads are remembered."""
+def parse_choice(value: Any) -> str:
+    """Whether something is done, or is done where it pays."""
     if value not in ("auto", "on", "off"):
         raise ValueError("auto, on or off is needed")
     return value

@@ -34,10 +34,11 @@ def connect(
     only: str = "auto",
     token: Token | None = None,
     seal: Seal | None = None,
+    checksum: str = "auto",
 ) -> Link:
     """The client's end: the best of the places that a worker listens at ("auto"), or of those whose scheme
-    is ``only``; with a ``token`` or a ``seal`` those that it protects, and never another. Returns at once; the link
-    is usable after its first "up" event."""
+    is ``only``; with a ``token`` or a ``seal`` those that it protects, and never another. ``checksum``: on, off or
+    auto, for TCP links that no seal protects. Returns at once; the link is usable after its first "up" event."""
     offered = [uris] if isinstance(uris, str) else list(uris)
     if token is not None or seal is not None:
         offered = [uri for uri in offered if _scheme(uri) in (CURVE if seal is None else STREAMS)]
@@ -50,20 +51,21 @@ def connect(
     for uri in wanted:
         if _scheme(uri) not in STREAMS:
             keys = () if token is None else (token,)
-            return _module(uri).connect(uri, identity, *keys) if not places else _dial(places, identity, seal)
+            return _module(uri).connect(uri, identity, *keys) if not places else _dial(places, identity, seal, checksum)
         try:
             places.append(_module(uri).place(uri))
         except ConfigError as error:  # this machine cannot have such links: the next best one, then
             if uri == wanted[-1] and not places:
                 forced = f"RGPU_LINK={only} is not possible: " if only != "auto" else ""
                 raise ConfigError(f"{forced}{error}") from None
-    return _dial(places, identity, seal)
+    return _dial(places, identity, seal, checksum)
 
 
-def _dial(places: list, identity: bytes, seal: Seal | None) -> Link:
+def _dial(places: list, identity: bytes, seal: Seal | None, checksum: str) -> Link:
+    from rgpu.link import checked
     from rgpu.link.ends import DialledLink
 
-    return DialledLink(identity, places, seal)
+    return DialledLink(identity, places, seal, lambda place: checked.wanted(place, checksum))
 
 
 def listen(uri: str, keys: ServerKeys | None = None, seal: Seal | None = None) -> Listener:

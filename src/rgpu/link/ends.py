@@ -14,17 +14,20 @@ import secrets
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rgpu.errors import ServerUnavailable
 from rgpu.link import seal as sealing
 from rgpu.link.base import Link, Listener
+from rgpu.link.checked import checked
 from rgpu.link.seal import CLIENT, WORKER, Meeting, Seal
 from rgpu.link.stream import ASK, SILENCE, StreamLink
 
 GREETING = b"rgpu1"  # then the identity's length and the identity
 KEYED = b"rgpu2"  # the same and a nonce; answered by a nonce and the worker's proof, and then comes the client's
+CHECKED = {GREETING: b"rgpu4", KEYED: b"rgpu7"}  # what follows has checksums; no bit makes one greeting another
 WELCOME = b"!"
 IDENTITY = 64  # bytes of an identity at most
 GREET_SECONDS = 2.0  # a stranger has to introduce himself
@@ -64,12 +67,20 @@ class DialledLink(StreamLink):
     """The client's end: connects, and connects again by itself whenever the connection is gone. Tries
     the places in turn, the best first; with a ``seal`` believes nobody who does not prove to have it."""
 
-    def __init__(self, identity: bytes, places: list[Place], seal: Seal | None = None) -> None:
+    def __init__(
+        self,
+        identity: bytes,
+        places: list[Place],
+        seal: Seal | None = None,
+        checks: Callable[[Place], bool] | None = None,
+    ) -> None:
         super().__init__(places[0].uri, places[0].kind)
         if len(identity) > IDENTITY:
             raise ValueError(f"an identity has at most {IDENTITY} bytes")
-        self._greeting = (GREETING if seal is None else KEYED) + bytes([len(identity)]) + identity
+        self._identity = bytes([len(identity)]) + identity
         self._seal = seal
+        self._checks = checks if checks is not None and (seal is None or seal.clear) else None
+        self._checked = False  # what is asked for in the present attempt
         self._meeting: Meeting | None = None
         self._hello = self._heard = b""  # what was said in the present attempt
         self._places, self._place = places, places[0]
@@ -139,7 +150,10 @@ class DialledLink(StreamLink):
         sock, pipe, failed = self._dialling, None, now >= self._next
         try:
             if not self._greeted and _connected(sock):
-                self._hello = self._greeting + (b"" if self._seal is None else secrets.token_bytes(sealing.NONCE))
+                self._checked = self._checks is not None and self._checks(self._place)
+                greeting = GREETING if self._seal is None else KEYED
+                self._hello = (CHECKED[greeting] if self._checked else greeting) + self._identity
+                self._hello += b"" if self._seal is None else secrets.token_bytes(sealing.NONCE)
                 sock.send(self._hello)  # a few bytes into an empty buffer
                 self._greeted, self._heard, self._meeting = True, b"", None
                 self._selector.modify(sock, selectors.EVENT_READ)
@@ -147,6 +161,8 @@ class DialledLink(StreamLink):
                 pipe = self._place.welcomed(sock)
                 if pipe is not None and self._meeting is not None:
                     pipe = self._meeting.sealed(pipe, CLIENT)
+                if pipe is not None and self._checked:
+                    pipe = checked(pipe)
         except OSError:
             failed = True
         if pipe is not None or failed:
@@ -201,6 +217,7 @@ class _Stranger:
     place: Place
     until: float
     said: bytes = b""
+    checked: bool = False  # he asked for checksums
     meeting: Meeting | None = None  # what he has to prove yet
 
 
@@ -213,7 +230,8 @@ class AnsweringLink(StreamLink):
     ) -> None:
         super().__init__(doors[0][1].uri, doors[0][1].kind)
         self._doors, self._identity, self._seal = doors, identity, seal
-        self._greeting = GREETING if seal is None else KEYED
+        greeting = GREETING if seal is None else KEYED
+        self._greetings = greeting, CHECKED[greeting]
         self._strangers: dict[socket.socket, _Stranger] = {}
         self.refused = 0  # connections of anybody else
         self._heard_at = 0.0
@@ -277,9 +295,9 @@ class AnsweringLink(StreamLink):
         said = stranger.said
         if stranger.meeting is not None:
             return sealing.PROOF - len(said)
-        head = len(self._greeting) + 1
+        head = len(GREETING) + 1
         length = said[head - 1] if len(said) >= head else 0
-        if not self._greeting.startswith(said[: head - 1]) or length > IDENTITY:
+        if not any(one.startswith(said[: head - 1]) for one in self._greetings) or length > IDENTITY:
             return -1
         if len(said) < head:
             return head - len(said)
@@ -287,13 +305,14 @@ class AnsweringLink(StreamLink):
 
     def _heard(self, sock: socket.socket, stranger: _Stranger) -> None:
         """He has said all that he had to."""
-        said, head = stranger.said, len(self._greeting) + 1
+        said, head = stranger.said, len(GREETING) + 1
         if stranger.meeting is not None:
             if stranger.meeting.proves(CLIENT, said):
                 self._welcome(sock, stranger)
             else:
                 self._refuse(sock)
             return
+        stranger.checked = said.startswith(self._greetings[1])
         identity = said[head : head + said[head - 1]]
         if self._identity is None:
             self._identity = identity
@@ -316,6 +335,8 @@ class AnsweringLink(StreamLink):
             pipe = stranger.place.answered(sock)
             if stranger.meeting is not None:
                 pipe = stranger.meeting.sealed(pipe, WORKER)
+            if stranger.checked:
+                pipe = checked(pipe)
         except OSError:
             sock.close()
             return

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rgpu._native import transports
+from rgpu.link.records import BROKEN, RecordPipe, RecordSocket, is_socket
 
 SECRET = NONCE = PROOF = 32  # bytes
-RECORD = 64 << 10  # bytes of plain text in one; as in csrc/rgpu_seal.c
 RECORDS = 1 << 32  # under one key; then the connection ends, and the next one has others
 CLIENT, WORKER = b"client", b"worker"  # the two sides
 
@@ -74,9 +74,9 @@ class Meeting:
         other = WORKER if side == CLIENT else CLIENT
         mine, theirs = (self._expanded(b"key of the " + one, _KEY + _IV) for one in (side, other))
         core = transports()
-        if core is not None and getattr(pipe, "native", (0, 1))[1] == 0:  # a plain socket
-            return SealedSocket(pipe, core.seal(pipe.fileno(), mine, theirs, RECORDS))
-        return SealedPipe(pipe, mine, theirs)
+        if core is not None and is_socket(pipe):
+            return RecordSocket(pipe, core.seal(pipe.fileno(), mine, theirs, RECORDS))
+        return sealed_pipe(pipe, mine, theirs)
 
 
 # ---- the library ---------------------------------------------------------------------------------
@@ -110,128 +110,18 @@ def missing() -> str:
     return ""
 
 
-# ---- records -------------------------------------------------------------------------------------
+# ---- records --------------------------------------------------------------------------------------
 
 
-class _Sealed:
-    """What both have."""
-
-    write_one: Any
-
-    def write(self, buffers: Any) -> int:
-        """Small ones share a record."""
-        if sum(map(len, buffers)) <= RECORD:
-            return self.write_one(b"".join(buffers))
-        total = 0
-        for data in buffers:
-            written = self.write_one(data)
-            total += written
-            if written < len(data):
-                break
-        return total
-
-
-class SealedSocket(_Sealed):
-    """A socket's pipe through the C core."""
-
-    tells_room = True
-    ended = False  # its reads say so
-
-    def __init__(self, pipe: Any, stream: Any) -> None:
-        self._pipe, self._stream = pipe, stream
-        self.native = pipe.fileno(), stream.pointer
-        self.sock = pipe.sock
-        self.fileno, self.awake, self.close = pipe.fileno, pipe.awake, pipe.close
-        self.read_into, self.write_one = stream.read, stream.write
-
-    def busy(self) -> bool:
-        return False
-
-    def before_sleep(self, writing: bool) -> bool:
-        return self._stream.doze(writing)
-
-
-class SealedPipe(_Sealed):
+def sealed_pipe(pipe: Any, out_key: bytes, in_key: bytes, records: int = RECORDS) -> RecordPipe:
     """Any pipe. The twin of csrc/rgpu_seal.c: the same records."""
-
-    def __init__(self, pipe: Any, out_key: bytes, in_key: bytes, records: int = RECORDS) -> None:
-        self._pipe = pipe
-        self._out, self._in = _Cipher(out_key, records, True), _Cipher(in_key, records, False)
-        self._leaving = memoryview(b"")  # what has not left of a record
-        self._stands_for = self._credit = 0  # its plain bytes; those that have left, and nobody was told
-        self._taken = bytearray()
-        self._plain = memoryview(b"")
-        self._over = False
-        self.tells_room = pipe.tells_room
-        self.fileno, self.awake, self.busy, self.close = pipe.fileno, pipe.awake, pipe.busy, pipe.close
-
-    def write_one(self, data: Any) -> int:
-        """A record counts as given when all of it has left: until then the caller offers its bytes again."""
-        total, view = 0, memoryview(data).cast("B")
-        while True:
-            known = min(self._credit, len(view) - total)
-            self._credit -= known
-            total += known
-            if total == len(view):
-                return total
-            if not self._stands_for:
-                self._stands_for = min(RECORD, len(view) - total)
-                self._leaving = memoryview(self._out.seal(view[total : total + self._stands_for]))
-            while len(self._leaving):
-                left = self._pipe.write_one(self._leaving)
-                if not left:
-                    return total
-                self._leaving = self._leaving[left:]
-            self._credit, self._stands_for = self._stands_for, 0
-
-    def read_into(self, place: memoryview) -> int:
-        done = 0
-        while done < len(place):
-            try:
-                if not len(self._plain) and not self._open():
-                    break
-            except ConnectionError:
-                if done:
-                    break  # the next call says it again
-                raise
-            size = min(len(place) - done, len(self._plain))
-            place[done : done + size] = self._plain[:size]
-            self._plain = self._plain[size:]
-            done += size
-        return done
-
-    def _open(self) -> bool:
-        """Whether there is another record. ConnectionError: what came is none, and nothing after it counts."""
-        if self._over:
-            raise ConnectionError("the peer broke the rules of sealed links")
-        while not self._whole():
-            more = bytearray(RECORD)
-            got = self._pipe.read_into(memoryview(more))
-            if not got:
-                return False
-            self._taken += more[:got]
-        (size,) = _HEAD.unpack_from(self._taken)
-        end = _HEAD.size + size + _TAG
-        record, self._taken = bytes(self._taken[:end]), self._taken[end:]
-        self._over = True
-        self._plain = memoryview(self._in.open(record))
-        self._over = False
-        return True
-
-    def _whole(self) -> bool:
-        if len(self._taken) < _HEAD.size:
-            return False
-        (size,) = _HEAD.unpack_from(self._taken)
-        if not 0 < size <= RECORD:
-            raise ConnectionError("the peer broke the rules of sealed links")
-        return len(self._taken) >= _HEAD.size + size + _TAG
-
-    def before_sleep(self, writing: bool) -> bool:
-        return not len(self._plain) and not self._whole() and self._pipe.before_sleep(writing)
+    return RecordPipe(pipe, _Cipher(out_key, records, True), _Cipher(in_key, records, False))
 
 
 class _Cipher:
-    """One direction, by libcrypto."""
+    """One direction, by libcrypto. A guard of records."""
+
+    head, tail = 4, 16
 
     def __init__(self, key: bytes, records: int, sealing: bool) -> None:
         self._lib = lib = _library()
@@ -253,7 +143,7 @@ class _Cipher:
 
     def _good(self, result: int) -> None:
         if result != 1:
-            raise ConnectionError("the peer broke the rules of sealed links")
+            raise ConnectionError(BROKEN)
 
     def _begin(self, head: bytes) -> None:
         self._good(self._count < self._limit)
@@ -265,8 +155,10 @@ class _Cipher:
     def _pass(self, into: Any, data: Any, size: int) -> None:
         self._good(self._update(self._ctx, into, ctypes.byref(self._moved), data, size))
 
-    def seal(self, data: memoryview) -> bytes:
-        """The next record."""
+    def length(self, head: bytes) -> int:
+        return _HEAD.unpack(head)[0]
+
+    def wrap(self, data: memoryview) -> bytes:
         head = _HEAD.pack(len(data))
         self._begin(head)
         into, tag = ctypes.create_string_buffer(len(data)), ctypes.create_string_buffer(_TAG)
@@ -276,7 +168,6 @@ class _Cipher:
         return head + into.raw + tag.raw
 
     def open(self, record: bytes) -> bytes:
-        """What is in the next record; ConnectionError: it is none, or not the next."""
         head, sealed, tag = record[: _HEAD.size], record[_HEAD.size : -_TAG], record[-_TAG:]
         self._begin(head)
         into, rest = ctypes.create_string_buffer(len(sealed)), ctypes.create_string_buffer(_TAG)

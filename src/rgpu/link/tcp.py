@@ -92,6 +92,10 @@ class Tcp:
             raise ConfigError(f"cannot connect to {uri!r}: {error}") from None
         self._family, self.address = found[0], found[4]
 
+    @property
+    def is_loopback(self) -> bool:
+        return self.address[0] == "::1" or self.address[0].startswith(("127.", "::ffff:127."))
+
     def new(self) -> socket.socket:
         return socket.socket(self._family, socket.SOCK_STREAM)
 

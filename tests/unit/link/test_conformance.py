@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rgpu.errors import ConfigError, ForkError, ProtocolError, ServerUnavailable
-from rgpu.link import connect, listen, seal, shm, ucx
+from rgpu.link import checked, connect, listen, seal, shm, ucx
 
 ME = b"\0client"
 SECRET = b"s" * seal.SECRET
@@ -18,20 +18,29 @@ pytestmark = pytest.mark.timeout(30)
 
 
 PLAIN = ["inproc", "tcp", "shm", "ucx", "zmq", "ipc"]
+CHECKED = ["tcp-checked", "tcp-checkedtwin", "tcp-checkedmixed", "tcp-checkedclear"]
 KEYED = ["tcp-sealed", "tcp-twin", "tcp-mixed", "tcp-clear", "shm-sealed", "ucx-sealed"]
 
 
-@pytest.fixture(params=PLAIN + KEYED)
+@pytest.fixture(params=PLAIN + CHECKED + KEYED)
 def way(request, tmp_path, monkeypatch):
-    """A place to listen at, and the seal of those who meet there."""
+    """A place to listen at, the seal of those who meet there, and whether there are checksums."""
     kind, _, how = request.param.partition("-")
-    for name, module in (("shm", shm), ("ucx", ucx), (kind if how in ("sealed", "twin", "mixed") else "", seal)):
+    checksum, how = ("on", how[7:]) if how.startswith("checked") else ("off", how)
+    for name, module in (
+        ("shm", shm),
+        ("ucx", ucx),
+        (kind if how == "sealed" or (how in ("twin", "mixed") and checksum == "off") else "", seal),
+    ):
         if kind == name and (why := module.missing()):
             pytest.skip(why)
     if how in ("twin", "mixed"):  # both ends or one of them without the C core
         cores = itertools.cycle([None, seal.transports() if how == "mixed" else None])
-        monkeypatch.setattr(seal, "transports", lambda: next(cores))
-    return _uri(kind, request.node.name, tmp_path), seal.Seal(SECRET, how == "clear") if how else None
+        monkeypatch.setattr(
+            *((seal, "transports") if checksum == "off" else (checked, "transports")), lambda: next(cores)
+        )
+    sealed = seal.Seal(SECRET, how == "clear") if how == "clear" or (how and checksum == "off") else None
+    return _uri(kind, request.node.name, tmp_path), sealed, checksum
 
 
 def _uri(kind, name, tmp_path):
@@ -48,7 +57,7 @@ def _uri(kind, name, tmp_path):
 @pytest.fixture
 def ends(way):
     listener = listen(way[0], seal=way[1])
-    client = connect(listener.uri, ME, seal=way[1])
+    client = connect(listener.uri, ME, seal=way[1], checksum=way[2])
     worker = listener.accept(ME)
     meet(client, worker)
     yield client, worker

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rgpu._native import transports
-from rgpu.link import connect, ends, listen, seal, shm, tcp
+from rgpu.link import connect, ends, listen, records, seal, shm, tcp
 
 ME = b"\0client"
 SECRET = bytes(range(seal.SECRET))
@@ -30,12 +30,12 @@ def until(condition, seconds=10):
     return value
 
 
-def pipe_over(sock, way, out_key, in_key, records=seal.RECORDS):
+def pipe_over(sock, way, out_key, in_key, most=seal.RECORDS):
     sock.setblocking(False)
     pipe = tcp.SocketPipe(sock)
     if way == "core":
-        return seal.SealedSocket(pipe, transports().seal(sock.fileno(), out_key, in_key, records))
-    return seal.SealedPipe(pipe, out_key, in_key, records)
+        return records.RecordSocket(pipe, transports().seal(sock.fileno(), out_key, in_key, most))
+    return seal.sealed_pipe(pipe, out_key, in_key, most)
 
 
 @pytest.fixture(params=[(a, b) for a in WAYS for b in WAYS], ids=lambda ways: "-".join(ways))
@@ -169,7 +169,7 @@ def test_what_was_changed_on_the_way_ends_the_connection_and_reaches_nobody(line
 def test_a_key_is_used_for_so_many_records_and_no_more(way):
     a, b = socket.socketpair()
     with a, b:
-        sealing = pipe_over(a, way, *KEYS, records=3)
+        sealing = pipe_over(a, way, *KEYS, most=3)
         for _ in range(3):
             assert sealing.write_one(b"x") == 1
         with pytest.raises(ConnectionError):
@@ -190,7 +190,7 @@ def test_every_connection_has_other_keys_and_no_nonce_comes_again():
     assert not any(other.proves(seal.WORKER, first.proof(seal.WORKER)) for other in others)
     assert not first.proves(seal.CLIENT, first.proof(seal.WORKER))
     cipher = seal._Cipher(KEYS[0], 10, True)
-    assert cipher.seal(memoryview(b"same")) != cipher.seal(memoryview(b"same"))
+    assert cipher.wrap(memoryview(b"same")) != cipher.wrap(memoryview(b"same"))
 
 
 # ---- the door --------------------------------------------------------------------------------------
