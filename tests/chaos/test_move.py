@@ -140,3 +140,63 @@ def test_a_lease_is_given_back_when_its_session_has_moved(servers, old):
         assert int(a.sum()) == 45
     finally:
         rgpu.close()
+
+
+@pytest.mark.parametrize("order", ["one after the other", "at once"])
+@pytest.mark.parametrize("redundancy", [1, 2])
+def test_both_servers_of_a_program_drain(servers, order, redundancy):
+    """Two devices, or both halves of one. With other servers the numbers are right, and the drained ones are left."""
+    import rgpu
+
+    with Server("cpu:4", "third") as third, Server("cpu:4", "fourth") as fourth:
+        rgpu.connect(*[server.address for server in (*servers, third, fourth)], redundancy=redundancy)
+        drained = [DaemonClient(parse_address(server.address)) for server in servers]
+        try:
+            expected = work(rgpu, 20)
+            there = rgpu.cuda.Device(2 if redundancy == 1 else 0)  # on the other server
+            with there:
+                far = rgpu.arange(1000) + 1
+                far.get()
+
+            def pause(step):
+                if step == 5:
+                    drained[0].drain()
+                if step == (5 if order == "at once" else 12):
+                    drained[1].drain()
+                time.sleep(0.02)
+
+            assert work(rgpu, 20, pause) == expected
+            wait_until(lambda: not any(sessions(daemon) for daemon in drained), timeout=30)
+            assert work(rgpu, 20) == expected
+            with there:
+                np.testing.assert_array_equal(far.get(), np.arange(1000) + 1)
+            if redundancy == 2:
+                wait_until(lambda: len(mirror().whole) == 2, timeout=30)
+        finally:
+            for daemon in drained:
+                daemon.close()
+            rgpu.close()
+
+
+@pytest.mark.parametrize("redundancy", [1, 2])
+def test_both_servers_drain_and_there_is_no_other(servers, redundancy):
+    """What cannot move works until the deadline, and then says why it is over."""
+    import rgpu
+    from rgpu.errors import SessionLost
+
+    rgpu.connect(*[server.address for server in servers], redundancy=redundancy)
+    daemons = [DaemonClient(parse_address(server.address)) for server in servers]
+    try:
+        a = rgpu.arange(10)
+        a.get()
+        for daemon in daemons:
+            daemon.drain(seconds=3.0)
+        assert int((a + 1).sum()) == 55
+        wait_until(lambda: not any(sessions(daemon) for daemon in daemons), timeout=30)
+        with pytest.raises(SessionLost, match="drain"):
+            while True:
+                (a + 1).get()
+    finally:
+        for daemon in daemons:
+            daemon.close()
+        rgpu.close()

@@ -29,6 +29,8 @@ REQUEST_BYTES = 1 << 16  # largest request a server accepts
 ANSWER_BYTES = 8 << 20  # largest answer a client accepts
 ROOM = 128 << 20  # bytes that requests which are not complete may take
 REBIND_SECONDS = 2.0  # libzmq leaves a port a moment later
+CUT = (0.1, 0.3)  # seconds until a handshake that was cut is tried again: a server without room for it cuts some, one
+# with another key each
 _HIGH_WATER = 256
 _EVENT = struct.Struct("=H")  # what a monitor's message begins with
 
@@ -178,6 +180,10 @@ class ControlServer:
         self._socket.close(0)
 
 
+class _OtherKey(AuthenticationError):
+    """The server ended the handshake, and takes connections: it has another key, unless it had no room just then."""
+
+
 class ControlClient:
     """Asks one server; connects at the first request and again after a failure. Thread-safe. ``token``: what to
     show a server that has keys; without one only an open server answers. ``reached`` is the address that did."""
@@ -204,20 +210,29 @@ class ControlClient:
             )
         with self._lock:
             deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-            try:
-                if self._monitor is not None and self._ending() is not None:
-                    self._disconnect()  # it broke while nobody asked: the server was restarted, perhaps
-                if self._socket is None:
-                    self._connect(deadline)
-                number = next(self._numbers).to_bytes(8, "big")
+            for pause in CUT:
                 try:
-                    self._socket.send_multipart([number, body], zmq.NOBLOCK)
-                except zmq.Again:  # the connection has ended already, and with it the queue
-                    raise self._ending() or self._unfit() from None
-                return self._await(number, deadline)
-            except BaseException:
-                self._disconnect()
-                raise
+                    return self._exchange(body, deadline)
+                except _OtherKey:
+                    time.sleep(pause)
+            return self._exchange(body, deadline)
+
+    def _exchange(self, body: bytes, deadline: float) -> bytes:
+        """One attempt; the lock is held."""
+        try:
+            if self._monitor is not None and self._ending() is not None:
+                self._disconnect()  # it broke while nobody asked: the server was restarted, perhaps
+            if self._socket is None:
+                self._connect(deadline)
+            number = next(self._numbers).to_bytes(8, "big")
+            try:
+                self._socket.send_multipart([number, body], zmq.NOBLOCK)
+            except zmq.Again:  # the connection has ended already, and with it the queue
+                raise self._ending() or self._unfit() from None
+            return self._await(number, deadline)
+        except BaseException:
+            self._disconnect()
+            raise
 
     def close(self) -> None:
         with self._lock:
@@ -319,7 +334,7 @@ class ControlClient:
                 "that 'rgpu token create' made, or put that file into ~/.config/rgpu/"
             )
         if mechanism == b"CURVE":
-            return AuthenticationError(
+            return _OtherKey(
                 f"rgpu server {self.address} has another key than the one in the token {self.token.path}: it was given "
                 "new ones, or is not the server it should be; ask its administrator for a new token"
             )
