@@ -210,15 +210,26 @@ class DaemonClient:
                 if error.reason != "closed" or request in _ONCE or attempt == _ATTEMPTS - 1:
                     raise
                 broke = error  # a connection that broke says nothing about its server
-        answer = Control.decode(unpack(data))
+        answer = self._decoded(unpack(data))
         kinds = expected if isinstance(expected, tuple) else (expected,)
         if isinstance(answer, tuple(kind.Record for kind in kinds)):
             return answer
         if isinstance(answer, control.Refused.Record):
             raise _REFUSALS.get(answer.reason, RgpuError)(f"rgpu server {self.address}: {answer.message}")
-        raise ProtocolError(
-            f"rgpu server {self.address} answered {request.__name__} with {type(answer).__name__}"
-        )
+        raise ProtocolError(f"rgpu server {self.address} answered {request.__name__} with {type(answer).__name__}")
+
+    def _decoded(self, said: Any) -> Any:
+        try:
+            return Control.decode(said)
+        except ProtocolError:
+            sender = control.sender_of(said)
+            if sender is None or sender == (VERSION, fingerprint()):
+                raise
+            version, mark = sender
+            raise VersionMismatch(
+                f"rgpu server {self.address} is rgpu {version} (protocol {mark}), this client is rgpu {VERSION} "
+                f"(protocol {fingerprint()}); install the same version on both"
+            ) from None
 
     def __repr__(self) -> str:
         return f"<DaemonClient {self.address}>"
@@ -245,7 +256,5 @@ def user_name() -> str:
 
 def _who_we_are() -> tuple[str, str, int, str]:
     """User, host, process and program, for people who look at rgpu-smi."""
-    program = (
-        sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else os.path.basename(sys.executable)
-    )
+    program = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else os.path.basename(sys.executable)
     return user_name(), platform.node()[:256], os.getpid(), (program or "python")[-256:]

@@ -25,6 +25,7 @@ from rgpu.errors import (
     ProtocolError,
     QuotaExceeded,
     RgpuError,
+    VersionMismatch,
 )
 from rgpu.leases.terms import Client, Quotas
 from rgpu.link.control import ControlServer
@@ -38,7 +39,7 @@ from rgpu.server.keys import EXHAUSTED, KeyRing, Person, key_id
 from rgpu.server.lease import Lease, LeaseBook, Session
 from rgpu.server.line import Line
 from rgpu.server.promises import Promises
-from rgpu.server.requests import client_of, described, mismatch, reason_of, terms_of
+from rgpu.server.requests import client_of, described, difference, mismatch, reason_of, terms_of
 from rgpu.server.sharing import Sharing
 from rgpu.server.showing import Showing, facts_of
 from rgpu.server.telemetry import Inventory, threads_per_device
@@ -261,13 +262,24 @@ class Daemon:
     def _on_request(self, asker: Any, body: bytes, key: str) -> None:
         try:
             person = self._access.person(key)  # before a byte of the request is looked at
-            message = Control.decode(unpack(body))
+            message = self._decoded(unpack(body))
+        except VersionMismatch as error:
+            self._refuse(asker, "version", str(error))
         except ProtocolError as error:
             self._misunderstood(asker, error)
         except AuthenticationError as error:
             self._refuse(asker, "denied", f"rgpu server {self.name}: {error}")
         else:
             self._answer(asker, message, person)
+
+    def _decoded(self, said: Any) -> Any:
+        try:
+            return Control.decode(said)
+        except ProtocolError:
+            sender = control.sender_of(said)  # of another version the message may have other fields
+            if sender is not None and (why := difference(*sender, self.name)):
+                raise VersionMismatch(why) from None
+            raise
 
     def _misunderstood(self, asker: Any, error: ProtocolError) -> None:
         log.warning("refused a malformed request: %s", error)

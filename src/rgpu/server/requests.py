@@ -40,15 +40,20 @@ def reason_of(error: RgpuError) -> str:
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "failed")
 
 
+def difference(version: str, mark: str, server: str) -> str:
+    """What to tell a client of another version; empty: it is of ours."""
+    if (version, mark) == (VERSION, fingerprint()):
+        return ""
+    return (
+        f"this client is rgpu {version} (protocol {mark}), rgpu server "
+        f"{server} is rgpu {VERSION} (protocol {fingerprint()}); install the same version on both"
+    )
+
+
 def mismatch(message: Any, server: str) -> tuple | None:
     """The refusal of a client of another version; None for one of ours."""
-    if (message.version, message.fingerprint) == (VERSION, fingerprint()):
-        return None
-    return control.Refused.encode(
-        reason="version",
-        message=f"this client is rgpu {message.version} (protocol {message.fingerprint}), rgpu server "
-        f"{server} is rgpu {VERSION} (protocol {fingerprint()}); install the same version on both",
-    )
+    why = difference(message.version, message.fingerprint, server)
+    return control.Refused.encode(reason="version", message=why) if why else None
 
 
 def client_of(message: Any, person: Person) -> Client:

@@ -6,6 +6,8 @@ and its worker processes. ``Hello``, ``Welcome`` and ``Refused`` must keep their
 that programs of different versions can at least tell each other so.
 """
 
+from typing import Any
+
 from rgpu.wire import limits
 from rgpu.wire.declare import BOOL, NUMBER, PLAIN, U8, U16, U32, U64, Blob, ListOf, Message, Text
 
@@ -345,3 +347,18 @@ class Opened(Control, tag=56):
     visit: SESSION
     endpoints: ENDPOINTS
     key: Text()
+
+
+def sender_of(message: Any) -> tuple[str, str] | None:
+    """Version and fingerprint of who sent a message that does not fit its declaration, as far as it says them where
+    ours do: another version may have other fields. None: it says nothing of the kind."""
+    if type(message) not in (list, tuple) or not message or type(message[0]) is not int:
+        return None
+    declared = Control.registry.get(message[0])
+    names = [field for field, _ in declared.fields] if declared is not None else []
+    if "version" not in names:
+        return None
+    places = names.index("version") + 1, names.index("fingerprint") + 1
+    version, mark = (message[at] if at < len(message) else None for at in places)
+    good = all(type(x) is str and 0 < len(x) <= 64 and x.isprintable() for x in (version, mark))
+    return (version, mark) if good else None
