@@ -2,6 +2,7 @@
 
 import os
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -196,3 +197,29 @@ def test_what_cannot_be_saved_is_said(cp, tmp_path):
     with pytest.raises(FileNotFoundError):
         cp.checkpoint(tmp_path / "no" / "folder", a=cp.ones(3))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_objects_that_are_not_kept_are_named(cp, server, tmp_path):
+    from rgpu.cupyx.scipy.spatial import KDTree
+
+    stream = cp.cuda.Stream(non_blocking=True)
+    tree, a = KDTree(cp.random.rand(30, 3)), cp.arange(10.0)
+    with stream:
+        stream.begin_capture()
+        a * 2
+        graph = stream.end_capture()
+    for name, thing, kind in (("tree", tree, "KDTree"), ("graph", graph, "Graph")):
+        with pytest.raises(TypeError, match=f"{name} is a {kind}.* make it again"):
+            cp.checkpoint(tmp_path / "file", **{name: thing})
+    assert not (tmp_path / "file").exists()
+    with pytest.warns(UserWarning, match="no CpuGraph, .*KDTree"):
+        cp.checkpoint(tmp_path / "file")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cp.checkpoint(tmp_path / "named", a=a)
+    from rgpu.client import pool
+
+    session = pool.get().device(0).seat.session.hex()[:8]
+    arguments = ("rgpu.cli", "checkpoint", session, str(tmp_path / "outside"))
+    done = program("-m", server, launcher=(), arguments=arguments)
+    assert "not in it" in done.stderr and "KDTree" in done.stderr and "Graph" in done.stderr

@@ -92,7 +92,7 @@ def hidden(entries: list[tuple]) -> list[tuple]:
 
 
 def left(entries: list[tuple]) -> str:
-    """What cannot be made again, as far as there is something."""
+    """What cannot be made again, as far as there is something. Not described ``objects`` are among it."""
     kinds = sorted({entry[2] for entry in entries if entry[0] == "left"})
     return ", ".join(kinds)
 

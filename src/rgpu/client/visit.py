@@ -31,14 +31,16 @@ class Visit:
         self._stream.close()
 
 
-def kept(line: state.Line) -> list[tuple]:
-    """The entries that a checkpoint has."""
-    return [
+def kept(line: state.Line) -> tuple[list[tuple], str]:
+    """The entries that a checkpoint has, and what it cannot have."""
+    entries = state.describe(line)
+    found = [
         entry
-        for entry in state.describe(line)
+        for entry in entries
         if entry[0] in ("array", "view")
         or (entry[0] == "made" and entry[2].startswith("random.") and entry[2] != "random.Generator")
     ]
+    return found, state.left(entries)
 
 
 def defaults(entries: list[tuple]) -> dict:

@@ -43,9 +43,11 @@ def _save(options: argparse.Namespace) -> int:
                     raise
                 continue
             with visit.Visit(daemon, visiting, settings.link) as line:
-                entries = visit.kept(line)
+                entries, missing = visit.kept(line)
                 checkpoint.save(options.file, [(0, line, entries)], {"names": {}, "defaults": visit.defaults(entries)})
             print(f"rgpu: {len(entries)} arrays and random states are in {options.file}", file=sys.stderr)
+            if missing:
+                print(f"rgpu: not in it, to be made again by the program: {missing}", file=sys.stderr)
             return 0
         raise NoSuchSession(f"no server of the pool has a session {options.session}; see rgpu-smi")
     finally:

@@ -7,6 +7,7 @@ Names of the program become names of the session's handles here, and the other w
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ def checkpoint(file: Any, **named: Any) -> None:
 
     ``named`` arrays, RandomStates and Generators come back under their names (``rgpu.checkpoint(f, w=w, rng=rng)``);
     views keep sharing memory. Without names all arrays are saved, and come back under the numbers of their handles.
+    Objects of SciPy's classes and captured graphs are not kept: named ones are a TypeError, others a warning.
     The random state that ``cupy.random`` uses on each device is always saved. Waits for the devices, and raises what
     an earlier command failed with. A file of that name is replaced once the new one is whole.
     """
@@ -40,16 +42,21 @@ def checkpoint(file: Any, **named: Any) -> None:
             held.enter_context(device.stream.lock)
         for device in devices:
             device.stream.sync()
-        sessions = []
+        sessions, missing = [], set()
         for device in devices:
             line = state.Line(device.stream)
             entries = state.describe(line)
+            missing |= set(filter(None, [state.left(entries)]))
             keep = None
             if named:
                 keep = {handle for _, ordinal, handle, *_ in wanted.values() if ordinal == device.ordinal}
                 keep.add(defaults.get(str(device.ordinal), [0])[0])
             sessions.append((device.ordinal, line, _chosen(entries, keep, wanted, device.ordinal)))
         files.save(file, sessions, {"names": wanted, "defaults": defaults})
+    if missing and not named:
+        warnings.warn(
+            f"the checkpoint has no {', '.join(sorted(missing))}: make them again after restoring", stacklevel=2
+        )
 
 
 def _named(name: str, thing: Any) -> list:
@@ -63,7 +70,10 @@ def _named(name: str, thing: Any) -> list:
     kind, bits = ("generator", thing.bit_generator) if isinstance(thing, Generator) else ("bits", thing)
     if isinstance(bits, BitGenerator):
         return [kind, bits._stream.device.ordinal, bits._remote_handle, type(bits).__name__]
-    raise TypeError(f"{name} is a {type(thing).__name__}: arrays, RandomStates and Generators can be saved")
+    raise TypeError(
+        f"{name} is a {type(thing).__name__}: arrays, RandomStates and Generators can be saved; save the arrays that it "
+        "was made of, and make it again after restoring"
+    )
 
 
 def _chosen(entries: list[tuple], keep: set[int] | None, wanted: dict, ordinal: int) -> list[tuple]:
