@@ -162,6 +162,61 @@ def test_each_worker_is_a_user_of_its_own():
         server.stop()
 
 
+BOMB = r"""
+import rgpu as cp
+kernel = cp.RawKernel(r'''
+#include <unistd.h>
+extern "C" __global__ void bomb(int *made) {
+    for (int i = 0; i < 3000; i++) {
+        int child = fork();
+        if (child < 0) break;
+        if (!child) for (;;) pause();
+        made[0]++;
+    }
+}''', "bomb")
+made = cp.zeros(1, "i4")
+kernel((1,), (1,), (made,))
+print(int(made[0]), flush=True)
+input()
+"""
+
+
+def test_a_fork_bomb_is_one_sessions_own():
+    """A tenant's native code starts processes without end: others go on, and all of them end with its session."""
+    if not _others_can_run_this():
+        pytest.skip("needs root, and an interpreter that other users can read")
+
+    def theirs():
+        return [pid for pid in running() if _user_of(pid) in range(61010, 61013)]
+
+    server = Daemon("--worker-user", "61010-61012", "--prestart", "1", "--allow-native-kernels")
+    environment = {**os.environ, "RGPU_SERVERS": str(server.address)}
+    attacker = subprocess.Popen(
+        [sys.executable, "-c", BOMB], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        with attacker:
+            made = int(attacker.stdout.readline())
+            assert 0 < made < confine._PROCESSES
+            source = "import rgpu as cp; print(float((cp.arange(10.0) + 1).sum()))"
+            assert program(source, str(server.address)).stdout == "55.0\n"
+            assert len(theirs()) > made
+            attacker.stdin.close()
+        wait_until(lambda: len(theirs()) <= len(server.workers()), timeout=60)
+        assert program(source, str(server.address)).stdout == "55.0\n"
+    finally:
+        server.stop()
+
+
+def _user_of(pid):
+    """-1: it has ended (a zombie has)."""
+    try:
+        told = status(pid)
+    except OSError:
+        return -1
+    return -1 if told["State"].startswith("Z") else int(told["Uid"].split()[0])
+
+
 def running():
     return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 

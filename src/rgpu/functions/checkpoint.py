@@ -71,8 +71,8 @@ def _named(name: str, thing: Any) -> list:
     if isinstance(bits, BitGenerator):
         return [kind, bits._stream.device.ordinal, bits._remote_handle, type(bits).__name__]
     raise TypeError(
-        f"{name} is a {type(thing).__name__}: arrays, RandomStates and Generators can be saved; save the arrays that it "
-        "was made of, and make it again after restoring"
+        f"{name} is a {type(thing).__name__}: arrays, RandomStates and Generators can be saved; save the arrays that "
+        "it was made of, and make it again after restoring"
     )
 
 

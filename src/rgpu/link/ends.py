@@ -31,7 +31,7 @@ CHECKED = {GREETING: b"rgpu4", KEYED: b"rgpu7"}  # what follows has checksums; n
 WELCOME = b"!"
 IDENTITY = 64  # bytes of an identity at most
 GREET_SECONDS = 2.0  # a stranger has to introduce himself
-STRANGERS = 16  # connections that have not introduced themselves
+STRANGERS = 16  # connections that have not introduced themselves; another one takes the place of a silent one
 DIAL_SECONDS = 2.0
 REDIAL = (0.02, 0.05, 0.1, 0.25, 0.5)  # seconds before another attempt
 _NEVER = 1e9
@@ -242,12 +242,14 @@ class AnsweringLink(StreamLink):
         if self._closed:
             return _NEVER
         for listening, place in self._doors:
-            while len(self._strangers) < STRANGERS:
+            for _ in range(STRANGERS):
                 try:
                     sock, _ = listening.accept()
                 except OSError:
                     break
                 sock.setblocking(False)
+                if len(self._strangers) == STRANGERS:  # who came first and has said least makes room
+                    self._refuse(min(self._strangers, key=lambda one: len(self._strangers[one].said)))
                 self._strangers[sock] = _Stranger(place, now + GREET_SECONDS)
                 self._selector.register(sock, selectors.EVENT_READ)
         for sock in list(self._strangers):

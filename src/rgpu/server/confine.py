@@ -29,6 +29,8 @@ _INHERITED = re.compile(
     r"|(CUDA|CUPY|NVIDIA|NCCL|HIP|ROCR|ROCM|UCX|OMP|OPENBLAS|MKL|GOMP|MALLOC)_\w+|(?!RGPU_TOKEN|RGPU_KEYS)RGPU_\w+"
 )
 _OPEN_FILES = 1024
+_PROCESSES = 512  # and threads, of a worker that is a user of its own: a compiler, and a thread for each core and more
+_SWEEPS = 20  # through the processes of the host, while those to be ended start others
 _ROOM = 2 << 30  # bytes of a worker's own, besides twice the memory of its device
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38  # sys/prctl.h
@@ -82,6 +84,11 @@ class Quarters:
         root = Path("/var/cache") if self._users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._base = root / "rgpu"
 
+    @property
+    def own(self) -> bool:
+        """Whether each worker is a user that nobody else is."""
+        return self._users is not None and self._users.first != self._users.last
+
     def move_in(self) -> dict[str, Any]:
         """For Popen: the user of the next worker. OSError when none is free."""
         users = self._users
@@ -119,20 +126,29 @@ class Quarters:
 
 
 def _end_all_of(uid: int) -> None:
-    """Kill every process of a user that is a worker's own."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if entry.stat().st_uid == uid or f"\nUid:\t{uid}\t" in (entry / "status").read_text():
-                    os.kill(int(entry.name), signal.SIGKILL)
+    """Kill every process of a user that is a worker's own, also those that others start meanwhile."""
+    for _ in range(_SWEEPS):
+        ended = 0
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    told = (entry / "status").read_text()
+                    if f"\nUid:\t{uid}\t" in told and "\nState:\tZ" not in told:
+                        os.kill(int(entry.name), signal.SIGKILL)
+                        ended += 1
+        if not ended:
+            return
 
 
-def confine(programs: bool = True) -> None:
+def confine(programs: bool = True, alone: bool = False) -> None:
     """Give up what a worker never needs: new privileges, core dumps, being read by others, files without end, the calls
-    of ``server.syscalls``. ``programs``: whether it starts some, which a compiler of custom kernels is."""
+    of ``server.syscalls``. ``programs``: whether it starts some, which a compiler of custom kernels is. ``alone``: no
+    other process has its user, so that processes can be counted."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    if alone:
+        _lower(resource.RLIMIT_NPROC, _PROCESSES)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):

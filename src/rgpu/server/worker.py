@@ -53,6 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--links", default="auto")
     parser.add_argument("--peers", default="auto", help="links to other workers of an open server, or of one host")
     parser.add_argument("--keys", action="store_true", help="let in nobody but the client of the grant")
+    parser.add_argument("--alone", action="store_true", help="no other process has this one's user")
     parser.add_argument("--clear", action="store_true", help="with keys: data is not sealed")
     options = parser.parse_args(argv)
     logging.basicConfig(
@@ -61,7 +62,8 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # NumPy's remarks on a client's numbers are no concern of this host's log
     die_with_parent()
-    confine.confine(programs=options.backend != "cpu" or config.parse_flag(os.environ.get(config.NATIVE_KERNELS, "0")))
+    native = config.parse_flag(os.environ.get(config.NATIVE_KERNELS, "0"))
+    confine.confine(programs=options.backend != "cpu" or native, alone=options.alone)
     tune_malloc()  # before NumPy works: fresh pages cost as much as the work done in them
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open

@@ -113,7 +113,7 @@ class WorkerPool:
         self._spares, self._command = spares, command
         self._quarters = quarters or Quarters()
         self._listen = ["--bind", bind, "--links", ",".join(links), "--peers", ",".join(links)]
-        self._listen += [*["--keys"] * keys, *["--clear"] * clear]
+        self._listen += [*["--keys"] * keys, *["--clear"] * clear, *["--alone"] * self._quarters.own]
         self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)
         self._workers: list[Worker] = []

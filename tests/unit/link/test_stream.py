@@ -185,10 +185,37 @@ def test_a_link_of_somebody_else(monkeypatch):
         def load(self):
             return tcp
 
-
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Entry()] if name == "pigeon" else [])
     listener = listen("pigeon://127.0.0.1:0")
     worker, client = listener.accept(ME), connect(listener.uri, ME)
     until(lambda: "up" in client.events() or worker.events() and False)
     client.abort()
     worker.abort()
+
+
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "shm://"])
+def test_silent_connections_keep_nobody_out(uri, monkeypatch):
+    """Of a network's strangers or, on the sockets that shared memory is handed over by, of other users of the host."""
+    if uri == "shm://" and (why := shm.missing()):
+        pytest.skip(why)
+    monkeypatch.setattr(ends, "GREET_SECONDS", 1e6)  # none of them is closed for being slow
+    listener = listen(uri)
+    address = (tcp if uri.startswith("tcp") else shm).place(listener.uri).address
+    worker = listener.accept(ME)
+    crowd = []
+    try:
+        for number in range(3 * ends.STRANGERS):
+            crowd.append(socket.socket(socket.AF_UNIX if isinstance(address, str | bytes) else socket.AF_INET))
+            crowd[-1].connect(address)
+            crowd[-1].sendall(ends.GREETING[: number % 3])
+            worker.events()
+            worker.wait(0)
+        client = connect(listener.uri, ME)
+        seen = set()
+        until(lambda: seen.update(client.events(), (e + "!" for e in worker.events())) or {"up", "up!"} <= seen)
+        assert len(worker._strangers) <= ends.STRANGERS
+        client.abort()
+    finally:
+        for sock in crowd:
+            sock.close()
+        worker.abort()
