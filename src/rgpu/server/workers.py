@@ -28,6 +28,7 @@ log = logging.getLogger("rgpu.server")
 
 MESSAGE_BYTES = 1 << 16
 STOP_SECONDS = 2.0  # between asking a worker to end and ending it
+LAST_WORDS = 64  # messages of a worker that has ended, which are heard
 REPLENISH_SECONDS = 0.3  # a spare worker starts only after the client that took one got going
 BACKOFF_SECONDS = (0.3, 1, 3, 10, 30)  # between starts that failed in a row
 
@@ -191,6 +192,12 @@ class WorkerPool:
         for worker in self._workers:
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.process.kill()
+        for worker in [w for w in self._workers if w.process.poll() is not None]:
+            for _ in range(LAST_WORDS):
+                if worker in self._workers:
+                    self._readable(worker)
+            if worker in self._workers:  # a child that its native code started has the channel, too
+                self._ended(worker)
         for kind, wanted in self._spares.items() if not self._closing else ():
             free = sum(w.kind == kind and not self._busy(w) for w in self._workers)
             # One at a time: a start costs a core for a third of a second.
@@ -236,12 +243,7 @@ class WorkerPool:
         except OSError:
             data = b""
         if not data:
-            self._watcher.unwatch(worker.channel.fileno())
-            worker.channel.close()
-            self._workers.remove(worker)
-            self._leaving.append(worker)
-            worker.kill_at = self._clock() + STOP_SECONDS
-            self._reap(worker, self._clock())
+            self._ended(worker)
             return
         try:
             message = Control.decode(unpack(data))
@@ -261,6 +263,15 @@ class WorkerPool:
             worker.secret = message.secret
             self._failures[worker.kind] = 0
             self._events.worker_ready(worker)
+
+    def _ended(self, worker: Worker) -> None:
+        """It says nothing any more."""
+        self._watcher.unwatch(worker.channel.fileno())
+        worker.channel.close()
+        self._workers.remove(worker)
+        self._leaving.append(worker)
+        worker.kill_at = self._clock() + STOP_SECONDS
+        self._reap(worker, self._clock())
 
     def _reap(self, worker: Worker, now: float) -> None:
         if worker.process.poll() is None:
