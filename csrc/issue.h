@@ -21,7 +21,6 @@ typedef PyObject *(*vectorcallfunc)(PyObject *, PyObject *const *, size_t, PyObj
 #define TYPE(x) Py_TYPE((PyObject *)(x))
 #define KEEP(x) Py_INCREF((PyObject *)(x))
 
-#define BATCH 1024 /* commands after which a batch leaves, as in rgpu.client.stream */
 #define SMALL 4096 /* bytes: arrays up to here are freed many in one command, as in rgpu.client.remote */
 
 struct issue {
@@ -73,6 +72,7 @@ typedef struct Queue {
     freed *freed;
     size_t nfreed, freed_room;
     uint64_t number, total, replayed; /* total: commands ever queued; replayed: those that left as repetitions */
+    Py_ssize_t ripe; /* commands after which a batch leaves */
     char direct, armed, check, dead, replay, listed;
     struct replays *replays;
 } Queue;

@@ -352,6 +352,7 @@ static PyMemberDef queue_members[] = {
     {"replay", T_BOOL, offsetof(Queue, replay), 0, "whether what repeats leaves as a repetition"},
     {"replayed", T_ULONGLONG, offsetof(Queue, replayed), READONLY, "commands that left as repetitions"},
     {"number", T_ULONGLONG, offsetof(Queue, number), 0, "different from every other stream's"},
+    {"ripe", T_PYSSIZET, offsetof(Queue, ripe), 0, "commands after which a batch leaves"},
     {"total", T_ULONGLONG, offsetof(Queue, total), READONLY, "commands queued so far"},
     {NULL, 0, 0, 0, NULL},
 };

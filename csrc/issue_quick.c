@@ -325,10 +325,10 @@ static PyObject *repeat(const entry *e, const signature *s, Queue *q, PyObject *
     }
     fill(to, e, s, out);
     command_end(q, e->size, code, instruction);
-    if (q->armed && q->count < BATCH && !q->check)
+    if (q->armed && (Py_ssize_t)q->count < q->ripe && !q->check)
         return result;
     if ((!q->armed && queue_arm(q)) || (q->check && out && call_method(q, the.name_expect, result)) ||
-        (q->count >= BATCH && call_method(q, the.name_flush_batch, NULL)))
+        ((Py_ssize_t)q->count >= q->ripe && call_method(q, the.name_flush_batch, NULL)))
         Py_CLEAR(result);
     return result;
 }

@@ -116,7 +116,7 @@ static int64_t told(pipe_end *end, int64_t got)
             connection_error("the peer is gone");
         return over ? -1 : 0;
     }
-    connection_error(got == OVER ? strerror(errno) : got == HUNG_UP ? "the peer hung up" : "the peer broke the rules of the transport");
+    connection_error(got == OVER ? strerror(errno) : got == HUNG_UP ? "the peer hung up" : "the peer broke the rules of the transport, or is gone");
     return -1;
 }
 

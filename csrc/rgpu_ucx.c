@@ -2,9 +2,11 @@
  *
  * The library is found at run time (dlopen) and its headers are not needed: the few declarations below
  * are UCP's stable ABI, 1.10 and later. Data travels through buffers of our own, which are registered
- * with the network once; the caller's memory is free as soon as a call returns. */
+ * with the network once; the caller's memory is free as soon as a call returns. A UCX worker is one thread's at a
+ * time, and another may look for news meanwhile: every call takes the end's lock, or finds it taken. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +58,8 @@ static void *context; /* of this process, for every link; never taken down: othe
 
 typedef struct {
     rgpu_transport base;
-    void *worker, *ep;
+    pthread_mutex_t lock;
+    void *worker, *ep; /* ep: NULL before the peer is known; worker: NULL when the end is shut */
     uint64_t my_tag, peer_tag;
     void *sending[SLOTS], *receiving;
     size_t low, high, coming; /* of `inbox`: what is there; the length of what is on its way */
@@ -153,11 +156,12 @@ static void *free_slot(ucx *t, int *which)
     return NULL;
 }
 
-static int64_t ucx_write(rgpu_transport *base, const void *in, size_t size)
+static int64_t write_locked(ucx *t, const void *in, size_t size)
 {
-    ucx *t = (ucx *)base;
     ucp_request_param plain = {0};
     size_t done = 0;
+    if (t->ep == NULL)
+        return t->worker == NULL ? -1 : 0;
     progress(t);
     while (done < size && !t->failed) {
         int i;
@@ -206,10 +210,20 @@ static void receive(ucx *t)
     }
 }
 
-static int64_t ucx_read(rgpu_transport *base, void *out, size_t size)
+static int64_t ucx_write(rgpu_transport *base, const void *in, size_t size)
 {
     ucx *t = (ucx *)base;
+    pthread_mutex_lock(&t->lock);
+    int64_t done = write_locked(t, in, size);
+    pthread_mutex_unlock(&t->lock);
+    return done;
+}
+
+static int64_t read_locked(ucx *t, void *out, size_t size)
+{
     size_t done = 0;
+    if (t->worker == NULL)
+        return -1;
     progress(t);
     while (done < size) {
         if (t->low == t->high)
@@ -226,16 +240,44 @@ static int64_t ucx_read(rgpu_transport *base, void *out, size_t size)
     return (int64_t)done;
 }
 
+static int64_t ucx_read(rgpu_transport *base, void *out, size_t size)
+{
+    ucx *t = (ucx *)base;
+    pthread_mutex_lock(&t->lock);
+    int64_t done = read_locked(t, out, size);
+    pthread_mutex_unlock(&t->lock);
+    return done;
+}
+
+/* Whether there is something to read, or to learn; the lock is held. */
+static int something(ucx *t)
+{
+    if (t->worker == NULL)
+        return 1;
+    progress(t);
+    if (t->low == t->high)
+        receive(t);
+    return t->failed || t->low != t->high;
+}
+
+static int ucx_news(const rgpu_transport *base)
+{
+    ucx *t = (ucx *)base;
+    if (pthread_mutex_trylock(&t->lock))
+        return 0; /* who has it sees the news himself */
+    int found = something(t);
+    pthread_mutex_unlock(&t->lock);
+    return found;
+}
+
 static int ucx_doze(rgpu_transport *base, int writing)
 {
     ucx *t = (ucx *)base;
     int which;
-    progress(t);
-    if (t->low == t->high)
-        receive(t);
-    if (t->failed || t->low != t->high || (writing && free_slot(t, &which) != NULL))
-        return 0;
-    return ucp.worker_arm(t->worker) == UCS_OK;
+    pthread_mutex_lock(&t->lock);
+    int asleep = !something(t) && !(writing && free_slot(t, &which) != NULL) && ucp.worker_arm(t->worker) == UCS_OK;
+    pthread_mutex_unlock(&t->lock);
+    return asleep;
 }
 
 static int ucx_ring(rgpu_transport *base)
@@ -244,13 +286,23 @@ static int ucx_ring(rgpu_transport *base)
     return 0; /* UCX wakes the other side by itself */
 }
 
-static int ucx_busy(rgpu_transport *base)
+static int busy_locked(ucx *t)
 {
-    ucx *t = (ucx *)base;
     int busy = 0;
+    if (t->worker == NULL)
+        return 0;
     progress(t);
     for (int i = 0; i < SLOTS; i++)
         busy |= !over(t, &t->sending[i]);
+    return busy;
+}
+
+static int ucx_busy(rgpu_transport *base)
+{
+    ucx *t = (ucx *)base;
+    pthread_mutex_lock(&t->lock);
+    int busy = busy_locked(t);
+    pthread_mutex_unlock(&t->lock);
     return busy;
 }
 
@@ -260,11 +312,12 @@ static int ucx_fd(rgpu_transport *base)
     return ucp.worker_get_efd(((ucx *)base)->worker, &fd) == UCS_OK ? fd : -1;
 }
 
-static void ucx_close(rgpu_transport *base)
+void rgpu_ucx_shut(rgpu_transport *base)
 {
     ucx *t = (ucx *)base;
+    pthread_mutex_lock(&t->lock);
     if (t->ep != NULL) {
-        for (int i = 0; i < 1000 && !t->failed && ucx_busy(base); i++)
+        for (int i = 0; i < 1000 && !t->failed && busy_locked(t); i++)
             ; /* what is under way leaves, if it can do so at once */
         ucp_request_param force = {.mask = OP_FLAGS, .flags = CLOSE_FORCE};
         void *request = ucp.ep_close_nbx(t->ep, &force);
@@ -277,12 +330,24 @@ static void ucx_close(rgpu_transport *base)
                 ucp.request_free(t->sending[k]);
         if (t->receiving != NULL)
             ucp.request_free(t->receiving);
+        t->ep = NULL;
     }
-    ucp.worker_destroy(t->worker);
-    free(t);
+    if (t->worker != NULL)
+        ucp.worker_destroy(t->worker);
+    t->worker = NULL;
+    pthread_mutex_unlock(&t->lock);
 }
 
-static const rgpu_transport_ops ucx_ops = {ucx_read, ucx_write, ucx_doze, ucx_ring, NULL, ucx_busy, ucx_fd, ucx_close, NULL};
+static void ucx_close(rgpu_transport *base)
+{
+    rgpu_ucx_shut(base);
+    pthread_mutex_destroy(&((ucx *)base)->lock);
+    free(base);
+}
+
+static const rgpu_transport_ops ucx_ops = {
+    ucx_read, ucx_write, ucx_doze, ucx_ring, ucx_news, ucx_busy, ucx_fd, ucx_close, NULL,
+};
 
 rgpu_transport *rgpu_ucx_open(uint64_t tag)
 {
@@ -296,6 +361,7 @@ rgpu_transport *rgpu_ucx_open(uint64_t tag)
         free(t);
         return NULL;
     }
+    pthread_mutex_init(&t->lock, NULL);
     return &t->base;
 }
 
@@ -312,9 +378,8 @@ int64_t rgpu_ucx_address(rgpu_transport *base, void *out, size_t size)
     return length <= size ? (int64_t)length : -1;
 }
 
-int rgpu_ucx_connect(rgpu_transport *base, const void *address, uint64_t tag)
+static int connect_locked(ucx *t, const void *address, uint64_t tag)
 {
-    ucx *t = (ucx *)base;
     ucp_ep_params params = {.mask = EP_ADDRESS | EP_ERR_MODE | EP_ERR_HANDLER, .address = address,
                             .err_mode = ERR_MODE_PEER, .failed = on_failure, .arg = t};
     t->peer_tag = tag;
@@ -322,4 +387,13 @@ int rgpu_ucx_connect(rgpu_transport *base, const void *address, uint64_t tag)
         return 0;
     params.mask = EP_ADDRESS; /* transports that cannot tell of a peer's end: the socket beside them does */
     return ucp.ep_create(t->worker, &params, &t->ep) == UCS_OK ? 0 : -1;
+}
+
+int rgpu_ucx_connect(rgpu_transport *base, const void *address, uint64_t tag)
+{
+    ucx *t = (ucx *)base;
+    pthread_mutex_lock(&t->lock);
+    int failed = t->worker == NULL ? -1 : connect_locked(t, address, tag);
+    pthread_mutex_unlock(&t->lock);
+    return failed;
 }

@@ -289,6 +289,11 @@ class Transport:
         """Give this end its peer (UCX)."""
         self._moved(self._lib.rgpu_ucx_connect(self._handle, address, tag))
 
+    def shut(self) -> None:
+        """Let go of the peer; the memory stays for whoever is looking at it (UCX)."""
+        if self._handle is not None:
+            self._lib.rgpu_ucx_shut(self._handle)
+
     @property
     def pointer(self) -> int:
         """Its address, for C code that is to use it."""

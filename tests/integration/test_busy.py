@@ -41,6 +41,7 @@ def session(daemon, index):
     return wait_until(alone)[0]
 
 
+@pytest.mark.timeout(480)  # seconds on a quiet machine
 def test_one_long_command_hurts_nobody(cp, server):
     """Longer than grace: probes are answered and the daemon hears from the worker all the time."""
     daemon = DaemonClient(parse_address(server.address))

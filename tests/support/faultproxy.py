@@ -1,7 +1,7 @@
 """A TCP proxy that hurts on purpose: latency, bandwidth, resets, stalls, cuts, tiny segments.
 
 Needs no privilege. One thread and one selector; buffers are bounded, ``close`` leaves nothing behind.
-By hand: ``python -m tests.support.faultproxy --to 127.0.0.1:9000 --latency 0.03``.
+By hand: ``python -m tests.support.faultproxy --to 127.0.0.1:9000 --latency 0.03``; a number on standard input is another latency.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import random
 import selectors
 import socket
 import struct
+import sys
 import threading
 import time
 from typing import Self
@@ -275,11 +276,17 @@ def main() -> None:
         port=args.port,
     ) as proxy:
         print(f"{proxy.address[0]}:{proxy.address[1]} -> {args.to}", flush=True)
+        threading.Thread(target=_obey, args=(proxy,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 time.sleep(args.reset_every or 3600)
                 if args.reset_every:
                     proxy.reset()
+
+
+def _obey(proxy: FaultProxy) -> None:
+    for line in sys.stdin:
+        proxy.latency = float(line)
 
 
 if __name__ == "__main__":

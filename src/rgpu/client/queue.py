@@ -16,6 +16,7 @@ from rgpu.client.ticker import ticker
 from rgpu.errors import ForkError
 from rgpu.wire import codec, limits, ops
 
+BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 _T_FREE = ops.Free.tag
 next_reply = itertools.count(1).__next__
 _next_block = itertools.count(1).__next__
@@ -42,13 +43,15 @@ FORKED = (
 
 class PureQueue:
     """``pending`` has commands and the user's lines in turn, ``freed`` handles of small arrays that one
-    command will name. ``direct``: whether operators may add to them themselves."""
+    command will name. ``direct``: whether operators may add to them themselves; ``ripe``: commands after which a batch
+    leaves."""
 
     direct = armed = check = replay = False
     replayed = 0  # recognizing what repeats would cost more here than it saves
 
     def __init__(self) -> None:
         self.number = _next_number()
+        self.ripe = BATCH
         self.pending: list = []
         self.freed: Any = []
 
@@ -104,6 +107,7 @@ else:
 
         def __init__(self) -> None:
             self.number = _next_number()
+            self.ripe = BATCH
 
         def add(self, command: tuple, place: tuple | None) -> None:
             self.add_packed(codec.pack(command), *place or ())

@@ -18,6 +18,7 @@ from rgpu.client.shield import shield
 from rgpu.link.base import PLACED
 from rgpu.wire import codec, limits, ops, values
 
+EARLY = int(__import__("os").environ.get("EARLY", "16"))
 PLACES = 320  # batches whose lines are remembered: the window, and a little more
 _T_READ, _T_SYNC = ops.Read.tag, ops.Sync.tag
 _T_DATA, _T_DONE = ops.Data.tag, ops.Done.tag
@@ -33,6 +34,7 @@ class Reading:
     counters: Any
     direct: Any
     unsent: Any
+    ripe: int
     _abandoned: set[int]
     raise_failed: Any
     _batch: int
@@ -88,6 +90,7 @@ class Reading:
                 self._awaited(reply, flush=False)
             if small:
                 connection.answered(monotonic() - began)
+            self.ripe = EARLY
         finally:
             self._plain.pop(answer, None)
             self._sinks.pop(reply, None)

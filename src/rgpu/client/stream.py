@@ -21,8 +21,9 @@ import numpy as np
 from rgpu.client import failures
 from rgpu.client.compare import Content
 from rgpu.client.profile import Profile
-from rgpu.client.queue import FORKED, Queue, next_handle, next_reply, reserve_handles
+from rgpu.client.queue import BATCH, FORKED, Queue, next_handle, next_reply, reserve_handles
 from rgpu.client.reading import PLACES, Reading
+GROWTH = int(__import__("os").environ.get("GROWTH", "4"))
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
@@ -35,7 +36,6 @@ from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import MEETING, OWN, TABLE
 
 COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
-BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
@@ -102,7 +102,7 @@ class CommandStream(Reading, Writing, Queue):
         self.add(command, failures.place_of(sys._getframe(1)))
         if self.blocking:
             self.sync()
-        elif self.unsent >= BATCH:
+        elif self.unsent >= self.ripe:
             self.flush_batch()
 
     def submit_predicted(self, command: tuple, handles: Any, metas: Any) -> None:
@@ -139,11 +139,15 @@ class CommandStream(Reading, Writing, Queue):
         return True
 
     def flush_batch(self) -> None:
-        """Send a full batch, though not the beginning of a repetition whose end is still to come."""
+        """Send a full batch, though not the beginning of a repetition whose end is still to come; or a smaller one to
+        a worker that has just answered and has nothing to do, if it can leave at once."""
         self._check_usable()
         with self.lock:
             if self.unsent >= BATCH:  # else another thread was here first
                 self._send_batch(False)
+            elif self.unsent >= self.ripe:
+                self.ripe = min(GROWTH * self.ripe, BATCH)
+                self._send_batch(True, 0.0)
 
     def _send_batch(self, whole: bool, deadline: float | None = None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""

@@ -52,8 +52,9 @@ class UcxPipe:
         except BaseException:
             self._stream.close()
             raise
+        self.native = sock.fileno(), self._stream.pointer
         self._card = b""
-        self._met = self._ended = False
+        self._met = self.ended = False
 
     def fileno(self) -> int:
         return self._poll.fileno()
@@ -82,7 +83,7 @@ class UcxPipe:
 
     def read_into(self, place: memoryview) -> int:
         got = self._stream.read(place) if self._meet() else 0
-        if not got and self._ended:
+        if not got and self.ended:
             raise ConnectionError("the peer is gone")
         return got
 
@@ -102,22 +103,22 @@ class UcxPipe:
         return self._met and self._stream.busy()
 
     def before_sleep(self, writing: bool) -> bool:
-        return not self._met or (not self._ended and self._stream.doze(writing))
+        return not self._met or (not self.ended and self._stream.doze(writing))
 
     def awake(self) -> None:
         with contextlib.suppress(ConnectionError):  # the next read says so
             if not self._meet():
                 return
         try:
-            self._ended |= not self.sock.recv(64)
+            self.ended |= not self.sock.recv(64)
         except BlockingIOError:
             pass
         except OSError:
-            self._ended = True
+            self.ended = True
 
     def close(self, linger: float) -> None:
         self._poll.close()
-        self._stream.close()
+        self._stream.shut()  # its memory goes with us: a thread may be looking for news at this moment
         self.sock.close()
 
 
