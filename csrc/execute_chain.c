@@ -131,6 +131,13 @@ static int take_source(chain *c, reader *r, int *value_, PyObject **number_)
 #define FROM_BOOL(name, T)                                                                                           \
     static void name(char **args, const npy_intp *n, const npy_intp *strides, void *Py_UNUSED(data))                 \
     {                                                                                                                \
+        if (strides[0] == 1 && strides[1] == sizeof(T)) { /* so that it is compiled to vectors */                    \
+            const npy_bool *restrict from = (const npy_bool *)args[0];                                               \
+            T *restrict to = (T *)args[1];                                                                           \
+            for (npy_intp i = 0, end = *n; i < end; i++)                                                             \
+                to[i] = (T)(from[i] != 0);                                                                           \
+            return;                                                                                                  \
+        }                                                                                                            \
         for (npy_intp i = 0; i < *n; i++)                                                                            \
             *(T *)(args[1] + i * strides[1]) = (T)(args[0][i * strides[0]] != 0);                                    \
     }

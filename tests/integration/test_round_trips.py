@@ -36,6 +36,25 @@ def test_a_thousand_chained_operations_wait_once(cp):
     np.testing.assert_allclose(result, chain(np, np.arange(100, dtype=float), 1000))
 
 
+def test_after_an_answer_the_first_commands_leave_early(cp):
+    """The worker has nothing to do then; what follows leaves in batches that grow."""
+
+    def a_loop(n):
+        x = a
+        for _ in range(n):
+            x = x + 1.0
+        return x
+
+    a = cp.arange(10.0)
+    a.get()
+    x, few = counted(cp, lambda: float(a_loop(8)[0]))
+    y, some = counted(cp, lambda: float(a_loop(40)[0]))
+    z, many = counted(cp, lambda: float(a_loop(5000)[0]))
+    assert (x, y, z) == (8, 40, 5000)
+    assert few["batches"] <= 2 <= some["batches"] <= 4  # the pure twin sends each release by itself
+    assert many["batches"] <= 20  # 16, 64, 256, and then 1,024 each
+
+
 def test_issuing_alone_never_waits(cp):
     a = cp.arange(100, dtype=float)
     a.get()

@@ -1,7 +1,8 @@
 """A TCP proxy that hurts on purpose: latency, bandwidth, resets, stalls, cuts, tiny segments.
 
 Needs no privilege. One thread and one selector; buffers are bounded, ``close`` leaves nothing behind.
-By hand: ``python -m tests.support.faultproxy --to 127.0.0.1:9000 --latency 0.03``; a number on standard input is another latency.
+By hand: ``python -m tests.support.faultproxy --to 127.0.0.1:9000 --latency 0.03``; a
+number on standard input is another latency.
 """
 
 import argparse

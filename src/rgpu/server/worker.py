@@ -280,7 +280,7 @@ class Guard(threading.Thread):
         if not self._connection.session.idle:
             patience = BUSY_SECONDS
             if self._executed == before:  # what comes while a long command runs is taken in by us
-                self._connection.wait(BUSY_SECONDS)
+                self._connection.listen(BUSY_SECONDS)
                 patience = 0.0
         if not select.select([self._channel], [], [], patience)[0]:
             return None

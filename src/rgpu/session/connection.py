@@ -288,6 +288,11 @@ class Connection:
         finally:
             spin.learn(clock() - began)
 
+    def listen(self, timeout: float) -> None:
+        """Sleep for so long, or until something comes: for a thread beside the one who works on what has come."""
+        seen = self._arrivals
+        self._slept(self._clock() + timeout, lambda: self._arrivals != seen)
+
     def _slept(self, deadline: float, news: Callable[[], bool]) -> bool:
         clock, link = self._clock, self.link
         while not news():

@@ -370,3 +370,24 @@ def test_an_answer_that_takes_a_moment_leaves_at_once_and_says_that_the_message_
     assert not serving.is_alive()
     one_turn = plain and _native.link is not None
     assert all(i in taken for i in range(60) if i % 3 == 0) and (len(taken) < 60) == one_turn
+
+
+@pytest.mark.timeout(60)
+def test_who_listens_hears_what_is_new_only(place):
+    """A worker's guard listens while a long command runs. Looking at what has come already, again and again, took a
+    core and the interpreter's lock from that command."""
+    worker, _, client = place()
+    client.post([b"echo 1"], soon())
+    client.wait_until(lambda: len(client._inbox) == 1, soon())
+    end, looks = time.monotonic() + 0.5, 0
+    while time.monotonic() < end:
+        client.listen(0.05)
+        client.pump()
+        looks += 1
+    assert looks < 30  # thousands, where it returned for what is here
+    worker.paused.clear()
+    client.post([b"echo 2"], soon())
+    threading.Timer(0.1, worker.paused.set).start()
+    client.listen(50)
+    client.wait_until(lambda: len(client._inbox) == 2, soon())
+    assert [client.take(), client.take()] == [[b"echo 1"], [b"echo 2"]]
