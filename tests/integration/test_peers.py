@@ -1,6 +1,8 @@
 """Copies between devices: right, ordered, past the client, and with an end when a device dies."""
 
+import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -15,7 +17,7 @@ from rgpu.server import peer as server_peer
 from rgpu.server.peer import Pair
 from rgpu.server.peers import Peers
 from rgpu.server.table import Poison
-from tests.support.servers import Server
+from tests.support.servers import Server, program
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::rgpu.errors.PerformanceWarning")
@@ -206,6 +208,21 @@ def test_through_the_client_where_there_is_no_way(cp, monkeypatch):
     assert stats["relayed_bytes"] - before["relayed_bytes"] == a.nbytes
     assert stats["direct_bytes"] == before["direct_bytes"]
     assert "cannot reach" in stats["devices"][0]["notes"][0]
+
+
+@pytest.mark.parametrize("slow", ["a", "ab"])
+def test_an_emulated_link_is_one_whichever_ends_have_it(slow):
+    """Two hosts, either or both behind an emulation: their workers meet over TCP, as slowly as was asked for."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for host in "ab":
+            env = os.environ | {"RGPU_HOST_ID": f"host-{host}"}
+            env |= {"RGPU_EMULATED_LINK": "20000us,1000MB/s"} if host in slow else {}
+            servers.append(stack.enter_context(Server("cpu:1", host, env=env)))
+        text = program("rgpu.smi", *servers, launcher=("-m",), arguments=("topo", "-b")).stdout
+    row = text[text.index("Between workers") :].splitlines()[2]
+    found = re.search(r"tcp, (\d+) us", row)
+    assert found and int(found[1]) >= 10_000 * len(slow), text  # each end delays what it sends
 
 
 # ---- the end of a peer -------------------------------------------------------------------------------

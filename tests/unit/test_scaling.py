@@ -77,6 +77,21 @@ def test_a_wrong_setting_is_named(monkeypatch, text):
         Cost.from_environment()
 
 
+def test_an_emulated_link_is_of_the_kind_of_what_is_behind_it(monkeypatch):
+    from rgpu.link import connect, listen
+
+    monkeypatch.setenv(shaped.SETTING, "20000us,10MB/s")
+    listener = listen("tcp://127.0.0.1:0")
+    there, inner = listener.accept(b"x" * 16), connect(listener.uri, b"x" * 16)
+    here = shaped.wrap(inner)
+    inner.kind, inner.chunk = "shm", 1 << 16  # as one that finds a better place becomes
+    here.life = 3.0
+    assert (here.kind, here.chunk, here.uri, inner.life) == ("shm", 1 << 16, inner.uri, 3.0)
+    assert not here.holding
+    here.close()
+    there.close()
+
+
 def test_an_emulated_link_delays(monkeypatch):
     import time
 
@@ -96,6 +111,10 @@ def test_an_emulated_link_delays(monkeypatch):
     took = time.monotonic() - began
     assert took > 0.019  # 10 ms on the line, 10 ms of delay
     assert wait_until(there.recv) == [b"behind"]
+    changing = bytearray(b"before")
+    assert here.send([memoryview(changing)])
+    changing[:] = b"after!"
+    assert wait_until(there.recv) == [b"before"]
     here.close()
     there.close()
     monkeypatch.setenv(shaped.SETTING, "fast")

@@ -80,12 +80,38 @@ class ShapedLink(Link):
     """``narrow`` switches the emulation on, for a link to that host; before that everything passes at once."""
 
     def __init__(self, inner: Link, shapes: dict[str, Shape]) -> None:
-        self._inner, self.uri, self._shapes = inner, inner.uri, shapes
+        self._inner, self._shapes = inner, shapes
         self._delay = self._room = 0.0
         self._line: Line | None = None
         self._queue: deque[tuple[float, list, int]] = deque()
         self._waiting, self._narrow, self._closed = 0, False, False
         self._changed = threading.Condition()
+
+    # What the link behind is, and may become when it connects to another place, this one is.
+
+    @property
+    def uri(self) -> str:  # type: ignore[override]
+        return self._inner.uri
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return self._inner.kind
+
+    @property
+    def chunk(self) -> int:  # type: ignore[override]
+        return self._inner.chunk
+
+    @property
+    def holding(self) -> bool:  # type: ignore[override]
+        return self._waiting > 0 or self._inner.holding
+
+    @property
+    def life(self) -> float:  # type: ignore[override]
+        return self._inner.life
+
+    @life.setter
+    def life(self, seconds: float) -> None:
+        self._inner.life = seconds
 
     def narrow(self, host: str = "") -> None:
         shape = self._shapes.get(host) or self._shapes.get("")
@@ -99,6 +125,8 @@ class ShapedLink(Link):
         if not self._narrow:
             return self._inner.send(frames, copy_below)
         nbytes = sum(map(len, frames))
+        # These wait here: what the caller may change after this call has to be copied.
+        frames = [frame if type(frame) is bytes or len(frame) >= copy_below else bytes(frame) for frame in frames]
         with self._changed:
             if self._closed or (self._waiting and self._waiting + nbytes > self._room):
                 return False
@@ -160,6 +188,8 @@ class ShapedLink(Link):
         with self._changed:
             if not self._closed:
                 self._closed = True
+                self._queue.clear()
+                self._waiting = 0
                 if self._line is not None:
                     self._line.close()
             self._changed.notify_all()
