@@ -111,6 +111,8 @@ class set_cufft_callbacks:  # noqa: N801 - CuPy's name
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         load_data = cb_load_data if cb_load_aux_arr is None else cb_load_aux_arr.data
         store_data = cb_store_data if cb_store_aux_arr is None else cb_store_aux_arr.data
+        pointers = (0 if data is None else data.ptr for data in (load_data, store_data))
+        self.key, self.static = (cb_load or "", cb_store or "", *pointers), cb_ver == "legacy"  # of its cached plans
         self.load = self._made("load", cb_load, cb_ver, cb_load_name, load_data)
         self.store = self._made("store", cb_store, cb_ver, cb_store_name, store_data)
 

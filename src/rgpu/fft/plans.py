@@ -7,13 +7,15 @@ transform runs on the device of its array.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rgpu.fft.cache import get_plan_cache
 from rgpu.fft.settings import config
 
 C2C, R2C, C2R, Z2Z, D2Z, Z2D = 0x29, 0x2A, 0x2C, 0x69, 0x6A, 0x6C  # cuFFT's numbers
@@ -28,11 +30,37 @@ def get_current_plan() -> Any:
     return getattr(_local, "plan", None)
 
 
+class _Memory(NamedTuple):
+    size: int
+
+
+class _WorkArea(NamedTuple):
+    """What CuPy's pointer to a work area says of its size; there is no memory to point at."""
+
+    mem: _Memory
+
+
 class _Plan:
     """A context manager that makes itself the current plan."""
 
     __module__ = "cupy.cuda.cufft"
     handle = 0  # there is no cuFFT here to have one
+    static = False  # whether legacy callbacks are linked into it
+    shape: tuple[int, ...]
+    fft_type: int
+    batch: int
+    gpus: list[int] | None
+
+    @property
+    def work_area(self) -> Any:
+        """An estimate of cuFFT's: the transform's complex values, in units of 512 bytes; a list over several devices,
+        None without anything to transform."""
+        if not self.batch:
+            return None
+        last = self.shape[-1] if self.fft_type in (C2C, Z2Z) else self.shape[-1] // 2 + 1
+        nbytes = self.batch * math.prod(self.shape[:-1]) * last * (8 if self.fft_type in (C2C, R2C, C2R) else 16)
+        share = _WorkArea(_Memory(-(-nbytes // (512 * len(self.gpus or (0,)))) * 512))
+        return share if self.gpus is None else [share] * len(self.gpus)
 
     def __enter__(self) -> Any:
         _local.plan = self
@@ -52,7 +80,7 @@ class Plan1d(_Plan):
             raise ValueError("Currently for multiple GPUs only C2C and Z2Z are supported")
         if isinstance(devices, int):
             devices = range(devices)
-        self.nx, self.fft_type, self.batch = nx, fft_type, batch
+        self.nx, self.shape, self.fft_type, self.batch = nx, (nx,), fft_type, batch
         self.gpus = None if devices is None else list(devices)
 
     def check(self, fft_type: int, size: int, batch: int) -> None:
@@ -197,6 +225,63 @@ def _several(a: Any, extents: tuple, s: Any, axes: tuple, kind: str, fft_type: i
         shape[-1] = size  # type: ignore[call-overload]
     if min(shape) < 1:
         raise ValueError("Invalid number of FFT data points specified.")
-    batch = math.prod(extents) // math.prod(extents[axis] for axis in places)
-    shape = shape if order == "C" else shape[::-1]
-    return PlanNd(shape, None, 1, 1, None, 1, 1, fft_type, batch, order, places[-1], size)
+    return PlanNd(*layout(extents, fft_type, places, order, size))
+
+
+def layout(extents: tuple, fft_type: int, axes: Sequence[int], order: str, size: Any) -> tuple:
+    """PlanNd's arguments for sorted ``axes`` of an array of such extents and order (``size``: extent of a real end)."""
+    ndim, inner = len(extents), tuple(extents[axis] for axis in (axes if order == "C" else axes[::-1]))
+    outer = inner if size is None else (*inner[:-1], size)
+    if len(axes) == ndim:
+        batch, stride, distances = 1, 1, (1, 1)  # neither matters for one transform
+    else:
+        batch = math.prod(extents) // math.prod(inner)
+        if (0 not in axes) == (order == "C"):  # one transform after the other in memory
+            stride, distances = 1, (math.prod(inner), math.prod(outer))
+        else:
+            stride, distances = batch, (1, 1)
+    points = outer if fft_type in (C2R, Z2D) else inner
+    return (points, inner, stride, distances[0], outer, stride, distances[1], fft_type, batch, order, axes[-1], size)
+
+
+@functools.lru_cache(4096)
+def cached_as(
+    shape: tuple, dtype: np.dtype, f_order: bool, s: Any, axes: Any, kind: str, together: bool, gpus: Any
+) -> tuple[tuple[type[Plan1d] | type[PlanNd], tuple], ...]:
+    """The plans of one transform in CuPy's order, each with the key that its cache has them under.
+
+    ``shape``, ``dtype``: the array's, whose axes lie in memory as in Fortran if ``f_order``."""
+    places = tuple(range(-(len(shape) if s is None else len(s)), 0)) if axes is None else axes
+    extents, fft_type = resized(shape, s, places, kind), cufft_type(dtype, kind)
+    if together:
+        over = sorted_axes(len(shape), s, axes, kind)
+        order = "F" if f_order and sum(n > 1 for n in extents) > 1 else "C"
+        return ((PlanNd, layout(extents, fft_type, over, order, real_size(extents, s, over[-1], kind))),)
+    last, complexes = places[-1], cufft_type(dtype, "C2C")
+    steps = [(axis, complexes) for axis in (places if kind == "C2C" else places[:-1])]
+    made = []
+    if kind == "R2C":
+        steps.insert(0, (last, fft_type))
+    elif kind == "C2R":
+        steps.append((last, fft_type))
+    sizes = list(extents)
+    for axis, over_type in steps:
+        points = real_size(extents, s, last, kind) if over_type in (C2R, Z2D) else sizes[axis]
+        made.append((Plan1d, (points, over_type, math.prod(sizes) // sizes[axis], gpus)))
+        if over_type in (R2C, D2Z):
+            sizes[axis] = sizes[axis] // 2 + 1
+    return tuple(made)
+
+
+def remember(a: Any, s: Any, axes: Any, kind: str, together: bool, manager: Any) -> None:
+    """Look up in the cache what CuPy looks up for this transform, and keep the plans that are not there.
+
+    ``manager``: the callbacks, whose plans are others."""
+    cache = get_plan_cache()
+    meta = a._metadata
+    for cls, key in cached_as(meta.shape, meta.dtype, meta.f, s, axes, kind, together, config.devices):
+        name = key if manager is None else key + manager.key
+        if cache.get(name) is None:
+            plan = cls(*key) if cls is PlanNd else Plan1d(*key[:3], devices=key[3])
+            plan.static = manager is not None and manager.static
+            cache[name] = plan

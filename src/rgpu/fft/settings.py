@@ -10,6 +10,9 @@ import contextvars
 import warnings
 from typing import Any
 
+from rgpu.fft import cache
+from rgpu.fft.cache import PlanCache
+
 _planning = contextvars.ContextVar("rgpu.fft.enable_nd_planning", default=True)
 _several = contextvars.ContextVar("rgpu.fft.use_multi_gpus", default=False)
 _devices: contextvars.ContextVar[Any] = contextvars.ContextVar("rgpu.fft.devices", default=None)
@@ -27,54 +30,11 @@ def callbacks() -> Any:
     return callbacks
 
 
-class PlanCache:
-    """CuPy's cache of plans. No plan is kept in this process: the limits are remembered, and it is always empty."""
-
-    __module__ = "cupy.fft._cache"
-
-    def __init__(self, size: int = 16, memsize: int = -1) -> None:
-        self._size, self._memsize = size, memsize
-
-    def get_size(self) -> int:
-        return self._size
-
-    def set_size(self, size: int) -> None:
-        if size < -1:
-            raise ValueError("invalid size: a number of plans, or -1 for any number")
-        self._size = size
-
-    def get_memsize(self) -> int:
-        return self._memsize
-
-    def set_memsize(self, memsize: int) -> None:
-        if memsize < -1:
-            raise ValueError("invalid memsize: bytes, or -1 for any number")
-        self._memsize = memsize
-
-    def get_curr_size(self) -> int:
-        return 0
-
-    def get_curr_memsize(self) -> int:
-        return 0
-
-    def clear(self) -> None:
-        """There is nothing to clear."""
-
-    def show_info(self) -> None:
-        print(self)
-
-    def __repr__(self) -> str:
-        return f"<plan cache: at most {self._size} plans and {self._memsize} bytes (-1: any number); empty>"
-
-
 class Config:
     """The object behind ``cupy.fft.config``; its flags are per context, as CuPy's are."""
 
     __spec__: Any = None
     _use_multi_gpus, _devices = _several, _devices
-
-    def __init__(self) -> None:
-        self._cache = PlanCache()
 
     @property
     def enable_nd_planning(self) -> bool:
@@ -123,25 +83,25 @@ class Config:
         return callbacks().current()
 
     def get_plan_cache(self) -> PlanCache:
-        return self._cache
+        return cache.get_plan_cache()
 
     def clear_plan_cache(self) -> None:
-        self._cache.clear()
+        cache.get_plan_cache().clear()
 
     def get_plan_cache_size(self) -> int:
-        return self._cache.get_size()
+        return cache.get_plan_cache().get_size()
 
     def set_plan_cache_size(self, size: int) -> None:
-        self._cache.set_size(size)
+        cache.get_plan_cache().set_size(size)
 
     def get_plan_cache_max_memsize(self) -> int:
-        return self._cache.get_memsize()
+        return cache.get_plan_cache().get_memsize()
 
     def set_plan_cache_max_memsize(self, size: int) -> None:
-        self._cache.set_memsize(size)
+        cache.get_plan_cache().set_memsize(size)
 
     def show_plan_cache_info(self) -> None:
-        self._cache.show_info()
+        cache.show_plan_cache_info()
 
 
 config = Config()

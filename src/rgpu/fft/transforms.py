@@ -55,11 +55,20 @@ def transform(name: str, a: Any, s: Any, axes: Any, norm: Any, plan: Any = None,
     if norm not in _NORMS:
         raise ValueError(f'Invalid norm value {norm}, should be "backward", "ortho", or "forward".')
     together = kind.several and plans.at_once(a, s, axes, kind.values, plan)
-    if plan is not None or plans.get_current_plan() is not None:
+    given = plan is not None or plans.get_current_plan() is not None
+    if given:
         _check(a, s, axes, kind, plan, together)
     manager = callbacks.current()
+    result = _made(name, a, s, axes, norm, run, manager, together)  # raises what is wrong with its arguments
+    if not given:
+        plans.remember(a, s, axes, kind.values, together, manager)
+    return result
+
+
+def _made(name: str, a: Any, s: Any, axes: Any, norm: Any, run: Any, manager: Any, together: bool) -> Any:
+    """The transform, in the order that CuPy's result has."""
     if manager is not None:
-        return manager.run(run, kind, name, a, s, axes, norm, together)
+        return manager.run(run, KINDS[name], name, a, s, axes, norm, together)
     if together and a.flags.f_contiguous and not a.flags.c_contiguous:
         places = range(-(a.ndim if s is None else len(s)), 0) if axes is None else axes
         mirrored = tuple(-1 - axis if axis < 0 else a.ndim - 1 - axis for axis in places)
@@ -194,7 +203,10 @@ def _pack_real(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(x: Any, n: Any = None, axis: Any = -1, overwrite_x: bool = False, plan: Any = None) -> Any:
         if plan is not None or plans.get_current_plan() is not None:
             _check(x, None if n is None else (n,), (axis,), KINDS[name], plan, False)
-        return function(x, n, axis)
+            return function(x, n, axis)
+        result = function(x, n, axis)
+        plans.remember(x, None if n is None else (n,), (axis,), KINDS[name].values, False, None)
+        return result
 
     return call
 
