@@ -14,7 +14,7 @@ from rgpu.errors import ConfigError
 from rgpu.server import confine
 from tests.support.daemons import Daemon
 from tests.support.leaks import children, command_line
-from tests.support.servers import program
+from tests.support.servers import gone, program
 from tests.support.waiting import wait_until
 
 
@@ -203,6 +203,34 @@ def test_a_fork_bomb_is_one_sessions_own():
             assert len(theirs()) > made
             attacker.stdin.close()
         wait_until(lambda: len(theirs()) <= len(server.workers()), timeout=60)
+        assert program(source, str(server.address)).stdout == "55.0\n"
+    finally:
+        server.stop()
+
+
+FORK = r"""
+import rgpu as cp
+kernel = cp.RawKernel(r'''
+#include <unistd.h>
+extern "C" __global__ void leave(int *child) {
+    int made = fork();
+    if (!made) for (;;) pause();
+    child[0] = made;
+}''', "leave")
+child = cp.zeros(1, "i4")
+kernel((1,), (1,), (child,))
+print(int(child[0]))
+"""
+
+
+def test_a_child_of_native_code_keeps_no_lease():
+    """It has its worker's channel to the daemon, which hears no end of it: the end of the process counts."""
+    server = Daemon("--prestart", "0", "--allow-native-kernels")
+    try:
+        child = int(program(FORK, str(server.address)).stdout)
+        assert child > 0
+        wait_until(lambda: gone(child) and not server.sessions(), timeout=30)
+        source = "import rgpu as cp; print(float((cp.arange(10.0) + 1).sum()))"
         assert program(source, str(server.address)).stdout == "55.0\n"
     finally:
         server.stop()
