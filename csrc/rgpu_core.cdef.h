@@ -16,3 +16,7 @@ int rgpu_crc32c_hardware(void);
 /* Keeps large blocks in the heap instead of giving them back to the system after each use.
  * Returns 1 when the C library took both settings, 0 when it has no such settings. */
 int rgpu_tune_malloc(int mmap_threshold, int trim_threshold);
+
+/* Divisions by zero, and of the least integer by -1, in the code of the loaded shared object of this path give a number
+ * instead of SIGFPE, as on a GPU. Returns 1 when they do, 0 when there is no such object, or the processor needs no help. */
+int rgpu_divide_as_gpu(const char *path);

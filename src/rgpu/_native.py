@@ -222,6 +222,12 @@ crc32c_is_fast = IMPLEMENTATION.crc32c_is_fast
 tune_malloc = IMPLEMENTATION.tune_malloc
 
 
+def divide_as_gpu(path: str) -> bool:
+    """Let integer divisions by zero in this loaded shared object give a number, as on a GPU; False without the C core,
+    and where none of them ends a process anyway."""
+    return IMPLEMENTATION is not PURE and bool(_rgpu_core.lib.rgpu_divide_as_gpu(path.encode()))
+
+
 def trim_malloc() -> bool:
     """Give freed memory of this process back to the system now; False where malloc cannot be asked to."""
     try:

@@ -5,6 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
+from rgpu import _native
+
 SQUARE = "z = (x - y) * (x - y)"
 
 
@@ -33,6 +35,19 @@ def test_types(cp, dtype):
     kernel = cp.ElementwiseKernel("T x, T y", "T z", "z = x + y")
     x = np.arange(6).astype(dtype).reshape(2, 3)
     np.testing.assert_array_equal(kernel(cp.asarray(x), x.dtype.type(1)).get(), x + x.dtype.type(1))
+
+
+@pytest.mark.skipif(_native.IMPLEMENTATION is _native.PURE, reason="needs the C core")
+@pytest.mark.parametrize("dtype", "bBhHiIlL")
+def test_a_division_by_zero_goes_on(cp, dtype):
+    kernel = cp.ElementwiseKernel("T x, T y", "T q, T r", "q = x / y; r = x % y", "divide")
+    info = np.iinfo(dtype)
+    x = np.array([7, 9, info.max, info.min] * 3, dtype)
+    y = np.array([2, 3, 5, info.max] + [0, 0, 0, 4] + [-1 % 2**info.bits if info.min == 0 else -1] * 4, dtype)
+    q, r = (part.get() for part in kernel(cp.asarray(x), cp.asarray(y)))
+    good = np.array([True] * 4 + [False] * 3 + [True] * 4 + [info.min == 0])
+    np.testing.assert_array_equal(q[good], np.trunc(x[good] / y[good].astype("f16")).astype(dtype))
+    np.testing.assert_array_equal(r[good], np.fmod(x[good], y[good]))
 
 
 def test_any_layout(cp):

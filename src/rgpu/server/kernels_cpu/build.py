@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rgpu import _native
 from rgpu.config import NATIVE_KERNELS, parse_flag
 from rgpu.server.host import compilers
 
@@ -119,7 +120,9 @@ def load(source: str, options: tuple[str, ...] = (), *, shown: str = "", name: s
         else:
             _compile(path, flags, source, binary, (shown or source, name, " ".join(options)))
             trim(binary.parent, CACHE_BYTES)
-        library = _loaded[key] = ctypes.CDLL(str(binary))
+        library = ctypes.CDLL(str(binary))
+        _native.divide_as_gpu(str(binary))
+        _loaded[key] = library
     return library
 
 
