@@ -365,3 +365,26 @@ def test_complex_weights_want_a_complex_output():
     with pytest.warns(UserWarning, match="promoting"):
         assert ndimage.convolve(cp.ones((3, 3)), weights, output=np.float64).dtype == complex
     assert ndimage.convolve(cp.ones((3, 3)), weights, output=np.complex64).dtype == np.complex64
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_filters_choose_among_large_integers(dtype):
+    from rgpu.cupyx.scipy import ndimage
+
+    base = 1 << 53
+    x = cp.asarray(np.array([1, 3, 5, 7], dtype) + dtype(base))
+    options = {"mode": "constant", "cval": base + 9}
+    for found, expected in (
+        (ndimage.minimum_filter(x, 3), [1, 1, 3, 5]),
+        (ndimage.minimum_filter1d(x, 3, **options), [1, 1, 3, 5]),
+        (ndimage.maximum_filter(x, footprint=cp.array([True, False, True]), **options), [9, 5, 7, 9]),
+        (ndimage.median_filter(x, 3, **options), [3, 3, 5, 7]),
+        (ndimage.rank_filter(x, 0, 3, output=cp.empty(4, dtype)), [1, 1, 3, 5]),
+        (ndimage.percentile_filter(x, 100, 3, output=np.int64), [3, 5, 7, 7]),
+    ):
+        assert (found.get().astype(dtype) - dtype(base)).tolist() == expected
+    most = np.iinfo(dtype).max
+    small = cp.arange(1, 5, dtype=dtype)
+    for cval in (most, int(most), float(most), np.inf):
+        assert ndimage.minimum_filter(small, 3, mode="constant", cval=cval).get().tolist() == [1, 1, 2, 3]
+        assert ndimage.maximum_filter(small, 3, mode="constant", cval=cval).get().tolist() == [most, 3, 4, most]

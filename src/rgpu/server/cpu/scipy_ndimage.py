@@ -1,12 +1,15 @@
-"""``cupyx.scipy.ndimage`` where it is not SciPy's: distances in single precision, and what CuPy refuses."""
+"""``cupyx.scipy.ndimage`` where it is not SciPy's: single precision, large integers, and what CuPy refuses."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from rgpu import surface
+from rgpu.server.cpu import scientific
 from rgpu.server.cpu.arrays import override
 
 _BLOCK = 32  # threads: what CuPy's block parameters are multiples of
@@ -54,3 +57,41 @@ def _distance_transform_edt(
         else:
             array[...] = part
     return None if not found else found[0] if len(found) == 1 else tuple(found)
+
+
+# ---- filters that choose one of the values they see -----------------------------------------------
+
+_EXACT = 1 << 53  # SciPy reads and compares integers as float64, which has all of them up to here
+
+
+def _choosing(name: str) -> Callable[..., Any]:
+    """SciPy's filter, exact for integers of 64 bits: where there are large ones it runs on their ranks.
+
+    ``cval`` is the nearest integer of the input's dtype, as a GPU's cast makes it."""
+    theirs = scientific.OVERRIDES[f"cupyx.scipy.ndimage.{name}"]
+    signature = surface.signature("cupyx.scipy.ndimage", name)
+
+    def run(input: np.ndarray, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(input, *args, **kwargs).arguments if signature else {}
+        cval = given.get("cval", 0)
+        if not given or input.dtype.kind not in "iu" or input.itemsize < 8 or not input.size or cval != cval:
+            return theirs(input, *args, **kwargs)
+        info = np.iinfo(input.dtype)
+        edge = info.max if cval > info.max else info.min if cval < info.min else int(cval)
+        if max(-int(input.min()), int(input.max()), abs(edge)) <= _EXACT:
+            return theirs(input, *args, **kwargs)
+        values, ranks = np.unique(np.append(input, input.dtype.type(edge)), return_inverse=True)
+        ranks, output = ranks.reshape(-1), given.pop("output", None)
+        given.update(input=ranks[:-1].reshape(input.shape), cval=int(ranks[-1]))
+        result = values[theirs(**given)]
+        if isinstance(output, np.ndarray):
+            output[...] = result
+            return output
+        return result if output is None else result.astype(output)
+
+    return run
+
+
+for _name in ("minimum_filter", "maximum_filter", "minimum_filter1d", "maximum_filter1d", "rank_filter",
+              "percentile_filter", "median_filter"):  # fmt: skip
+    override(f"cupyx.scipy.ndimage.{_name}")(_choosing(_name))
