@@ -26,7 +26,7 @@ int link_can_send(PyObject *session, int64_t nbytes);
 PyObject *link_take(PyObject *inlet);
 void link_put_back(PyObject *inlet, PyObject *message); /* the one just taken */
 int link_give(PyObject *outlet, PyObject *message);     /* what the pipe does not take is kept; -1 with an exception */
-int link_found(PyObject *inlet, double patience);
+int link_found(PyObject *inlet, double patience, int asking);
 PyObject *link_turn(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 int64_t link_total(PyObject *frames);         /* bytes of a list of frames; -1 with an exception */

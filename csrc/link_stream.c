@@ -22,6 +22,9 @@
 #define TAKEN (64 << 10) /* bytes that are taken into the buffer at once: what is large has another place */
 #define PIECE (256 << 10) /* bytes after which a sleeping reader of a ring is woken */
 #define STALLED 50e-6    /* seconds without a byte after which a large frame waits for its turn like everything else */
+#define AWAY 3e-6        /* seconds of giving way in which somebody else had the core */
+#define TOGETHER 16      /* answers in turn that came meanwhile: it is the peer */
+#define SETTLED 5e-3     /* seconds between two moves to another core */
 #define MOVING 3e-3      /* seconds that one call moves a large frame on */
 
 /* Either a socket, or a transport with a socket for its bell. */
@@ -276,12 +279,46 @@ static int has_news(const pipe_end *end)
     return poll(&asked, 1, 0) != 0;
 }
 
+/* The calling thread goes on on another core, if it may. */
+static void move_away(void)
+{
+#ifdef __linux__
+    cpu_set_t allowed, others;
+    int here = sched_getcpu();
+    if (here < 0 || here >= CPU_SETSIZE || sched_getaffinity(0, sizeof allowed, &allowed))
+        return;
+    others = allowed;
+    CPU_CLR(here, &others);
+    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
+        sched_setaffinity(0, sizeof allowed, &allowed);
+#endif
+}
+
+/* What was looked for came while somebody else had this core: the peer, if that happens each time. A wake-up puts the
+ * woken beside the waker, and the scheduler leaves two that give way to each other where they are, though other cores
+ * are idle: a round trip then takes three times as long. */
+static void learn_place(int gave)
+{
+    static _Thread_local int times;
+    static _Thread_local double moved;
+    times = gave ? times + 1 : 0;
+    if (times < TOGETHER)
+        return;
+    times = 0;
+    double now = link_now();
+    if (now - moved >= SETTLED) {
+        moved = now;
+        move_away();
+    }
+}
+
 /* (seconds) -> whether there is something to read: looks for so long, and sleeps never. Others that want this core have
- * it between two looks: the peer may be one of them. */
-int link_found(PyObject *inlet, double patience)
+ * it between two looks: the peer may be one of them. ``asking``: this end has asked the peer, and may go to another core;
+ * if both did they would meet there. */
+int link_found(PyObject *inlet, double patience, int asking)
 {
     Inlet *in = (Inlet *)inlet;
-    int found;
+    int found, gave = 0;
     Py_BEGIN_ALLOW_THREADS
     double until = link_now() + patience;
     const rgpu_transport *far = in->pipe.transport;
@@ -294,9 +331,14 @@ int link_found(PyObject *inlet, double patience)
                 rest();
             found = has_news(&in->pipe);
         }
-        if (!found)
+        if (!found) {
+            double before = link_now();
             sched_yield();
+            gave |= link_now() - before > AWAY;
+        }
     } while (!found && link_now() < until);
+    if (asking && found)
+        learn_place(gave);
     Py_END_ALLOW_THREADS
     if (found)
         in->emptied = 0;
@@ -306,7 +348,7 @@ int link_found(PyObject *inlet, double patience)
 static PyObject *inlet_look(Inlet *in, PyObject *seconds)
 {
     double patience = PyFloat_AsDouble(seconds);
-    return patience == -1 && PyErr_Occurred() ? NULL : PyBool_FromLong(link_found((PyObject *)in, patience));
+    return patience == -1 && PyErr_Occurred() ? NULL : PyBool_FromLong(link_found((PyObject *)in, patience, 0));
 }
 
 static PyObject *inlet_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))

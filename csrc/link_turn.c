@@ -127,7 +127,7 @@ PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
         int none = message == Py_None;
         if (none || message == Py_NotImplemented) {
             Py_DECREF(message);
-            if (none && patience > 0 && link_found(inlet, until - link_now()))
+            if (none && patience > 0 && link_found(inlet, until - link_now(), answer != Py_None))
                 continue;
             Py_RETURN_NONE;
         }

@@ -9,6 +9,7 @@ import os
 LONGEST = 1e-3  # seconds of looking: waking costs as much on a machine that is idle
 SHORT = 4e-4  # where waits are longer than this on the average, looking is of no use
 _WEIGHT = 1 / 8  # of the latest wait in the average
+_RARE = 2  # times the average that one wait counts as at most: somebody else had the core for a moment
 _SOON, _RARELY = 4, 128  # waits between two that go the other way: less and less often while it changes nothing
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -39,7 +40,7 @@ class Spin:
 
     def learn(self, waited: float) -> None:
         average, looking = self._average, self._looking
-        before, waited = average[looking], waited if waited < self._long else self._long
-        average[looking] = before + (waited - before) * _WEIGHT if before else waited
+        before, waited = average[looking], min(waited, self._long)
+        average[looking] = before + (min(waited, _RARE * before) - before) * _WEIGHT if before else waited
         if looking is not self._better and waited < average[not looking]:
             self._every = self._left = _SOON  # the other way may be the better one by now
