@@ -23,8 +23,6 @@
 #define PIECE (256 << 10) /* bytes after which a sleeping reader of a ring is woken */
 #define STALLED 50e-6    /* seconds without a byte after which a large frame waits for its turn like everything else */
 #define AWAY 3e-6        /* seconds of giving way in which somebody else had the core */
-#define TOGETHER 16      /* answers in turn that came meanwhile: it is the peer */
-#define SETTLED 5e-3     /* seconds between two moves to another core */
 #define MOVING 3e-3      /* seconds that one call moves a large frame on */
 
 /* Either a socket, or a transport with a socket for its bell. */
@@ -279,39 +277,6 @@ static int has_news(const pipe_end *end)
     return poll(&asked, 1, 0) != 0;
 }
 
-/* The calling thread goes on on another core, if it may. */
-static void move_away(void)
-{
-#ifdef __linux__
-    cpu_set_t allowed, others;
-    int here = sched_getcpu();
-    if (here < 0 || here >= CPU_SETSIZE || sched_getaffinity(0, sizeof allowed, &allowed))
-        return;
-    others = allowed;
-    CPU_CLR(here, &others);
-    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
-        sched_setaffinity(0, sizeof allowed, &allowed);
-#endif
-}
-
-/* What was looked for came while somebody else had this core: the peer, if that happens each time. A wake-up puts the
- * woken beside the waker, and the scheduler leaves two that give way to each other where they are, though other cores
- * are idle: a round trip then takes three times as long. */
-static void learn_place(int gave)
-{
-    static _Thread_local int times;
-    static _Thread_local double moved;
-    times = gave ? times + 1 : 0;
-    if (times < TOGETHER)
-        return;
-    times = 0;
-    double now = link_now();
-    if (now - moved >= SETTLED) {
-        moved = now;
-        move_away();
-    }
-}
-
 /* (seconds) -> whether there is something to read: looks for so long, and sleeps never. Others that want this core have
  * it between two looks: the peer may be one of them. ``asking``: this end has asked the peer, and may go to another core;
  * if both did they would meet there. */
@@ -338,7 +303,7 @@ int link_found(PyObject *inlet, double patience, int asking)
         }
     } while (!found && link_now() < until);
     if (asking && found)
-        learn_place(gave);
+        link_learn_place(gave);
     Py_END_ALLOW_THREADS
     if (found)
         in->emptied = 0;

@@ -1,9 +1,14 @@
 /* One turn of a conversation in one call: send a message of the session's, look for the answer, take it. What is not
  * plain (a message in parts, a link that is full, an answer nobody expected) is left to rgpu.session.connection, whose long
  * way does the same and is this one's twin. */
+#define _GNU_SOURCE
+#include <sched.h>
+
 #include "link.h"
 
 #define ANSWER (128 << 10) /* bytes that the window must have room for before an answer is made */
+#define TOGETHER 16        /* answers in turn that came while this end gave way: the peer has this core, too */
+#define SETTLED 5e-3       /* seconds between two moves to another core */
 
 /* Whether a message is the answer that was hoped for, behind its header; its data lie in `place` then. */
 static int is_answer(PyObject *message, PyObject *answer, PyObject *place)
@@ -103,6 +108,39 @@ static PyObject *serve(PyObject *session, PyObject *outlet, PyObject *message, P
     found = answer_one(session, outlet, run, payload);
     Py_DECREF(payload);
     return found;
+}
+
+/* The calling thread goes on on another core, if it may. */
+static void move_away(void)
+{
+#ifdef __linux__
+    cpu_set_t allowed, others;
+    int here = sched_getcpu();
+    if (here < 0 || here >= CPU_SETSIZE || sched_getaffinity(0, sizeof allowed, &allowed))
+        return;
+    others = allowed;
+    CPU_CLR(here, &others);
+    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
+        sched_setaffinity(0, sizeof allowed, &allowed);
+#endif
+}
+
+/* What was looked for came while somebody else had this core: the peer, if that happens each time. A wake-up puts the
+ * woken beside the waker, and the scheduler leaves two that give way to each other where they are, though other cores
+ * are idle: a round trip then takes three times as long. */
+void link_learn_place(int gave)
+{
+    static _Thread_local int times;
+    static _Thread_local double moved;
+    times = gave ? times + 1 : 0;
+    if (times < TOGETHER)
+        return;
+    times = 0;
+    double now = link_now();
+    if (now - moved >= SETTLED) {
+        moved = now;
+        move_away();
+    }
 }
 
 PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
