@@ -7,7 +7,6 @@ no answer, gone. Knows frames and times; never what the bytes of a request mean.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import socket
@@ -28,7 +27,8 @@ from rgpu.tokens import Token
 REQUEST_BYTES = 1 << 16  # largest request a server accepts
 ANSWER_BYTES = 8 << 20  # largest answer a client accepts
 ROOM = 128 << 20  # bytes that requests which are not complete may take
-REBIND_SECONDS = 2.0  # libzmq leaves a port a moment later
+SETTLE_SECONDS = 3.0
+BACKLOG = 1024  # connections that wait to be accepted
 CUT = (0.1, 0.3)  # seconds until a handshake that was cut is tried again: a server without room for it cuts some, one
 # with another key each
 _HIGH_WATER = 256
@@ -71,6 +71,22 @@ def _resident() -> int:
         return 0
 
 
+def _listening(uri: str) -> socket.socket:
+    """What listens at ``tcp://ADDRESS:PORT``; ``*`` is every address, IPv6 in brackets."""
+    host, _, port = uri.removeprefix("tcp://").rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        place = socket.getaddrinfo(host.strip("[]").replace("*", "") or None, int(port), family, socket.SOCK_STREAM,
+                                   flags=socket.AI_PASSIVE)[0][4]  # fmt: skip
+        found = socket.create_server(
+            place[:2], family=family, backlog=BACKLOG, dualstack_ipv6=family == socket.AF_INET6 and place[0] == "::"
+        )
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, uri) from None
+    found.setblocking(False)  # libzmq accepts from it
+    return found
+
+
 class ControlServer:
     """A ROUTER and the poll loop around it."""
 
@@ -78,27 +94,23 @@ class ControlServer:
         self._keys = keys
         self._poller = zmq.Poller()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        # It outlives the ROUTER when that is made anew: who comes meanwhile waits, and is not refused.
+        self._door = _listening(uri)
         self._listen(uri)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._usual = _resident()
+        self._cut = 0  # bytes of memory when everybody was cut off
+        self._settled = 0.0  # when what was cut off has left at the latest; 0: nothing was
         owners.add(self)
 
-    def _listen(self, uri: str, patience: float = 0.0) -> None:
-        end = time.monotonic() + patience
-        while True:
-            self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
-            if self._keys is None:
-                curve.as_open(self._socket)
-            else:
-                curve.as_server(self._socket, self._keys)
-            try:
-                self._socket.bind(uri)
-                break
-            except zmq.ZMQError as error:
-                self._socket.close(0)
-                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
-                    raise OSError(error.errno, os.strerror(error.errno), uri) from None
-                time.sleep(0.01)
+    def _listen(self, uri: str) -> None:
+        self._socket = _socket(zmq.ROUTER, REQUEST_BYTES, uri)
+        if self._keys is None:
+            curve.as_open(self._socket)
+        else:
+            curve.as_server(self._socket, self._keys)
+        self._socket.setsockopt(zmq.USE_FD, os.dup(self._door.fileno()))
+        self._socket.bind(uri)
         self._poller.register(self._socket, zmq.POLLIN)
         self._guests = Guests(self._socket)
         self._poller.register(self._guests.monitor, zmq.POLLIN)
@@ -107,18 +119,28 @@ class ControlServer:
         """Now and then: has this process grown by more than ``ROOM``? A message of many frames lies in memory until its
         last one comes, libzmq bounds the frames and not their number, and does not say whose they are. So everybody
         is cut off, which frees it; clients connect again with their next question. Whether that was done."""
-        if _resident() - self._usual < ROOM:
+        usual = self._usual
+        if self._settled:
+            self._settle()
+            usual = self._cut  # what was cut off may still be there; more than that is another attack
+        if _resident() - usual < ROOM:
             return False
-        from rgpu._native import trim_malloc  # brings NumPy, which rgpu-smi does without
-
+        self._cut = _resident()
         self._poller.unregister(self._socket)
         self._poller.unregister(self._guests.monitor)
         self._guests.close()
         self._socket.close(0)
-        self._listen(self.endpoint, REBIND_SECONDS)
-        trim_malloc()
-        self._usual = max(self._usual, _resident())
+        self._listen(self.endpoint)
+        self._settled = time.monotonic() + SETTLE_SECONDS
         return True
+
+    def _settle(self) -> None:
+        """libzmq frees what was cut off in a thread of its own, a moment later."""
+        from rgpu._native import trim_malloc  # brings NumPy, which rgpu-smi does without
+
+        trim_malloc()
+        if _resident() - self._usual < ROOM or time.monotonic() > self._settled:
+            self._usual, self._settled = max(self._usual, _resident()), 0.0
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` from ``step`` whenever ``fd`` is readable or at its end."""
@@ -174,10 +196,10 @@ class ControlServer:
     def close(self, linger: float = 0.5) -> None:
         self._guests.close()
         self._socket.close(int(linger * 1000))
+        self._door.close()
 
     def abort(self) -> None:
-        self._guests.close()
-        self._socket.close(0)
+        self.close(0.0)
 
 
 class _OtherKey(AuthenticationError):
