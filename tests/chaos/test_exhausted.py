@@ -96,6 +96,27 @@ def test_a_machine_that_stands_still(waits):
         server.stop()
 
 
+def test_a_machine_that_stands_still_before_its_client_has_come():
+    """T34: the same, in the moment between a session's beginning and its first connection."""
+    server, stopped = Daemon("--grace", "3"), []
+    try:
+        lease = server.client.attach(0)
+        stopped += [server.process.pid, *server.workers()]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(4.5)
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        talk = Talk(lease)
+        talk.sync(30)
+        talk.bye()
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        server.stop()
+
+
 def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 

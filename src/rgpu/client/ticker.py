@@ -21,13 +21,19 @@ class Ticker:
     def __init__(self) -> None:
         self.armed = False
         self._streams: list[Any] = []
-        self._event = threading.Event()
+        self._bell = threading.Lock()  # held until it rings
+        self._bell.acquire()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def arm(self) -> None:
+        """Called by finalizers too, which run between any two instructions of a thread that may be in here itself: an
+        Event, whose lock is Python's, would wait for itself."""
         self.armed = True
-        self._event.set()
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass  # it rings already
 
     def add(self, stream: Any) -> None:
         with self._lock:
@@ -43,8 +49,7 @@ class Ticker:
 
     def _run(self) -> None:
         while not sys.is_finalizing():
-            self._event.wait(IDLE)
-            self._event.clear()
+            self._bell.acquire(timeout=IDLE)
             self._round()
             while self.armed and not sys.is_finalizing():
                 time.sleep(TICK)

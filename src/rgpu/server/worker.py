@@ -254,7 +254,6 @@ class Guard(threading.Thread):
             while ending is None:
                 # A busy session does not look at its link: moving it on from here keeps the peer
                 # informed, and tells whether there still is one.
-                self._notice_standstill()
                 self._connection.pump()
                 self.tell()
                 ending = self._heard() or self._silent()
@@ -307,16 +306,14 @@ class Guard(threading.Thread):
         with contextlib.suppress(SessionLost, TimeoutError):
             self._connection.post([pack(ops.Leave.encode())], time.monotonic() + WATCH_SECONDS)
 
-    def _notice_standstill(self) -> None:
-        """Where this host stood still (a virtual machine that was moved, a stopped process) nobody could be heard."""
-        now = time.monotonic()
+    def _silent(self) -> Exception | None:
+        now, since = time.monotonic(), self._connection.down_since
+        # Where this host stood still (a virtual machine that was moved, a stopped process) nobody could be heard. That
+        # ends while we wait, so it is noticed here, before anybody is judged.
         if now - self._looked > STANDSTILL_SECONDS:
             self._woke = now
         self._looked = now
-
-    def _silent(self) -> Exception | None:
-        since = self._connection.down_since
-        if since is None or time.monotonic() - max(since, self._woke) <= self._grace:
+        if since is None or now - max(since, self._woke) <= self._grace:
             return None
         return SessionExpired(f"the client was gone for more than {self._grace:g} s")
 
