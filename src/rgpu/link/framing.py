@@ -268,6 +268,7 @@ class _Parts:
         place[:here] = self._buffer[self._low : self._low + here]
         self._low += here
         self._place, self._filled = place, here
+        self._emptied = False  # the rest of it is on its way, and worth a look
 
     def _skip(self, size: int) -> None:
         """Pass over a frame that does not fit its place, and over the rest of its message."""

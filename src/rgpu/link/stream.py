@@ -136,7 +136,7 @@ class StreamLink(Link):
             writer.given = reader.taken = 0
             if writer.backlog and self._pipe is not None:
                 self._hurry()
-            return got
+            return False if got is None and frames is None and reader.fresh else got
 
     def push(self) -> bool:
         """Move the backlog on; whether there still is one."""

@@ -243,7 +243,7 @@ class Connection:
             self._spin.learn(clock() - began)
         if got is True:
             return None
-        if got is None or got is NotImplemented:
+        if got is None or got is NotImplemented or got is False:
             self.pump(one=True)
             return self.take()
         return got

@@ -1,5 +1,7 @@
 """Connections over real sockets, with a proxy in between that breaks them."""
 
+import socket
+import struct
 import threading
 import time
 
@@ -9,9 +11,11 @@ import pytest
 from rgpu import _native
 from rgpu.errors import SessionLost
 from rgpu.link import connect, listen, shm
+from rgpu.link.ends import GREETING, WELCOME
 from rgpu.session import Connection, Session
 from rgpu.session.spin import Spin
 from tests.support.faultproxy import FaultProxy
+from tests.support.waiting import wait_until
 
 SID = bytes(range(16))
 
@@ -391,3 +395,27 @@ def test_who_listens_hears_what_is_new_only(place):
     client.listen(50)
     client.wait_until(lambda: len(client._inbox) == 2, soon())
     assert [client.take(), client.take()] == [[b"echo 1"], [b"echo 2"]]
+
+
+@pytest.mark.parametrize("sent", [6, 80, 300_000])
+def test_who_waits_for_the_rest_of_a_large_message_sleeps(sent):
+    """A peer that stops in the middle of its head, behind it, or in the large frame costs no processor meanwhile."""
+    listener = listen("tcp://127.0.0.1:0")
+    connection = Connection(Session(SID, 1), listener.accept(SID))
+    host, _, port = listener.uri.removeprefix("tcp://").rpartition(":")
+    message = struct.pack("<III", 2, 48, 1 << 20) + bytes(48 + (1 << 20))
+    try:
+        with socket.create_connection((host, int(port))) as peer:
+            peer.sendall(GREETING + bytes([len(SID)]) + SID)
+            wait_until(lambda: connection.next(0.01) is None and connection.down_since is None)
+            assert peer.recv(1) == WELCOME
+            peer.sendall(message[:sent])
+            for _ in range(20):
+                connection.next(0.05)
+            looks, end = 0, time.monotonic() + 1
+            while time.monotonic() < end:
+                assert connection.next(0.1) is None
+                looks += 1
+            assert looks < 100
+    finally:
+        connection.abort()
