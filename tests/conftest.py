@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support import leaks
+from tests.support.servers import CHOSEN
 from tests.support.waiting import wait_until
 
 settings.register_profile("rgpu", deadline=None, derandomize=True, print_blob=True)
@@ -20,8 +21,7 @@ settings.load_profile("rgpu")
 
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # a developer's own rgpu.toml, keys and tokens are not for tests
 
-# What a whole run of the tests may choose: RGPU_LINK=ucx pytest ... Servers offer the link that clients must take.
-CHOSEN = [leaks.MARK, "RGPU_PURE", "RGPU_CHECK_PREDICTION", "RGPU_LINK", "RGPU_LINKS", "RGPU_REPLAY"]
+# RGPU_LINK=ucx pytest ...: servers offer the link that clients must take.
 if kind := os.environ.get("RGPU_LINK"):
     os.environ["RGPU_LINKS"] = kind if kind == "zmq" else "tcp,shm,ucx" if kind == "ucx" else "tcp,shm"
 

@@ -1,7 +1,6 @@
 """The rgpu command as a user runs it: real child processes, their exit codes, signals and environment."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 import rgpu
 from rgpu.client.embedded import EmbeddedDaemon
 from rgpu.config import DeviceSpec
+from tests.support.servers import environment
 
 pytestmark = pytest.mark.timeout(120)
 PACKAGE_PARENT = str(Path(next(iter(rgpu.__path__))).parent)
@@ -22,8 +22,8 @@ FIND = "import importlib.util as u; print(u.find_spec('cupy').origin == u.find_s
 
 @pytest.fixture
 def environ(tmp_path):
-    """The caller's environment without settings of rgpu, with a PATH that has this very python."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RGPU_")}
+    """The caller's environment without a developer's settings of rgpu, with a PATH that has this very python."""
+    env = environment()
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
     python = bin_dir / "python"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rgpu
-from tests.support.servers import Server
+from tests.support.servers import Server, environment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "from-bitfusion.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.S)
@@ -55,14 +55,13 @@ def shell(tmp_path):
         script.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         script.chmod(0o755)
     (folder / "bin" / "python").symlink_to(sys.executable)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_") or key == "RGPU_TEST_MARK"}
     with (
         Server("cpu:2", "gpuhost1", "--device-memory", "64MiB") as one,
         Server("cpu:2", "gpuhost2", "--device-memory", "64MiB") as two,
     ):
         addresses = {"gpuhost1": one.address, "gpuhost2": two.address}
         env = {
-            **kept, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder), "SHELL": "/bin/sh",
+            **environment(), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder), "SHELL": "/bin/sh",
             "XDG_CONFIG_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder),
             "PYTHONPATH": str(Path(rgpu.__file__).parents[1]),
             "RGPU_SERVERS": ",".join(addresses.values()),

@@ -8,6 +8,12 @@ import subprocess
 import sys
 import time
 
+from tests.support import leaks
+
+#: What a whole run of the tests may choose (``RGPU_LINK=ucx pytest ...``); it reaches the programs that tests start.
+CHOSEN = (
+    leaks.MARK, "RGPU_PURE", "RGPU_CHECK_PREDICTION", "RGPU_LINK", "RGPU_LINKS", "RGPU_REPLAY", "RGPU_CHECKSUM",
+)  # fmt: skip
 _READY = re.compile(r"listening on tcp://(\S+)")
 
 
@@ -74,12 +80,16 @@ def gone(pid):
         return True
 
 
-def program(source, *servers, timeout=60, check=True, launcher=("-c",), arguments=(), **environment):
+def environment():
+    """Ours, of rgpu's settings only what this run has chosen."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RGPU_") or name in CHOSEN}
+
+
+def program(source, *servers, timeout=60, check=True, launcher=("-c",), arguments=(), **settings):
     """Run a Python program in a fresh process against servers; its completed process."""
-    kept = ("RGPU_TEST_MARK", "RGPU_LINK", "RGPU_LINKS", "RGPU_REPLAY")
-    env = {key: value for key, value in os.environ.items() if not key.startswith("RGPU_") or key in kept}
+    env = environment()
     env["RGPU_SERVERS"] = ",".join(s.address if isinstance(s, Server) else s for s in servers)
-    env.update(environment)
+    env.update(settings)
     done = subprocess.run(
         [sys.executable, *launcher, source, *arguments],
         env=env,
