@@ -23,7 +23,7 @@ os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # a developer's own rgpu.toml, k
 
 # RGPU_LINK=ucx pytest ...: servers offer the link that clients must take.
 if kind := os.environ.get("RGPU_LINK"):
-    os.environ["RGPU_LINKS"] = kind if kind == "zmq" else "tcp,shm,ucx" if kind == "ucx" else "tcp,shm"
+    os.environ.setdefault("RGPU_LINKS", kind if kind == "zmq" else "tcp,shm,ucx" if kind == "ucx" else "tcp,shm")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started with `&` by a script: programs under test would inherit deaf ears for Ctrl-C.
