@@ -59,6 +59,19 @@ def test_reshard(cp, before, after):
     np.testing.assert_array_equal(whole.get(), host)
 
 
+def test_one_index_in_place_of_a_list(cp):
+    """A tuple of slices is one index, as for an array, and no list: else each device holds rows of its own and all."""
+    host = data()
+    whole = darray.distributed_array(host, {0: slice(0, 9), 1: (slice(9, 16), slice(None)), 2: 15})
+    shapes = {device: [chunk.shape for chunk in chunks] for device, chunks in whole.all_chunks().items()}
+    assert shapes == {0: [(9, 12)], 1: [(7, 12)], 2: [(1, 12)]}
+    np.testing.assert_array_equal(whole.get(), host)
+    moved = whole.reshard({3: (slice(None), slice(0, 5)), 1: [(slice(0, 16), slice(4, 12)), slice(1)]})
+    shapes = {device: [chunk.shape for chunk in chunks] for device, chunks in moved.all_chunks().items()}
+    assert shapes == {3: [(16, 5)], 1: [(1, 12), (16, 8)]}  # in the order of their indices
+    np.testing.assert_array_equal(moved.get(), host)
+
+
 def test_from_a_device_and_a_list(cp):
     host = data()
     with cp.cuda.Device(1):
@@ -91,6 +104,9 @@ def test_reductions(cp, name, axis):
     whole = darray.distributed_array(host, MAPS[name])
     for word, mode in (("sum", SUM), ("prod", PROD), ("max", MAX), ("min", MIN)):
         result = getattr(whole, word)(axis=axis)
+        assert result.mode is mode
+        np.testing.assert_allclose(result.get(), getattr(host, word)(axis=axis))
+        result = getattr(cp, word)(whole, axis)  # by CuPy's function
         assert result.mode is mode
         np.testing.assert_allclose(result.get(), getattr(host, word)(axis=axis))
     np.testing.assert_allclose((whole.sum(axis=axis) * 2).get(), 2 * host.sum(axis=axis))
@@ -137,6 +153,8 @@ def test_what_is_refused(cp):
         whole.argmax(axis=0)
     with pytest.raises(RuntimeError, match="support"):
         cp.argmax(whole, axis=0)
+    with pytest.raises(RuntimeError, match="support"):
+        cp.std(whole, axis=0)
     with pytest.raises(RuntimeError, match="no device has"):
         whole._to_replica()
         darray.distributed_array(data(), {0: [slice(0, 8)]}).reshard({1: [slice(None)]})

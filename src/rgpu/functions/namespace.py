@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client.quick import quick
+from rgpu.client.remote import Remote
 from rgpu.functions import (
     callables,
     cautions,
@@ -35,9 +36,13 @@ _ALIASES = {"alltrue": "all", "sometrue": "any", "product": "prod", "cumproduct"
             "round_": "around", "trapz": "trapezoid"}  # fmt: skip
 
 
-#: CuPy calls the method of this name of whatever it is given: NumPy's arrays stay NumPy's
+#: CuPy calls the method of this name of whatever it is given: what is NumPy's or distributed stays so
 _BY_METHOD = {"sum": "sum", "prod": "prod", "mean": "mean", "var": "var", "std": "std",
               "max": "max", "min": "min", "amax": "max", "amin": "min"}  # fmt: skip
+
+
+def _reduces_itself(a: Any) -> bool:
+    return isinstance(a, np.ndarray) or hasattr(type(a), "__cupy_override_reduction_kernel__")
 
 
 def function(name: str) -> Any:
@@ -47,7 +52,7 @@ def function(name: str) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = bind(args, kwargs)
-        if method is not None and isinstance(args[0], np.ndarray):
+        if method is not None and not isinstance(args[0], Remote) and _reduces_itself(args[0]):
             return getattr(args[0], method)(*args[1:], **kwargs)
         if may_fail and getattr(cautions.error_states, "linalg", "ignore") == "raise":
             return cautions.strictly(name, args, kwargs)

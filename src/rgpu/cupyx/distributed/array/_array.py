@@ -26,7 +26,7 @@ from rgpu.errors import PerformanceWarning
 from rgpu.functions import creation, dispatch
 from rgpu.functions.ufunc import UFUNCS
 
-IndexMap = dict[int, list[tuple]]
+IndexMap = dict[int, list[tuple]]  # as given, a list or one index; within, normalized lists
 
 
 class DistributedArray:
@@ -265,7 +265,7 @@ class DistributedArray:
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("a distributed array does not support this operation")
 
-    __getitem__ = __setitem__ = argmax = argmin = mean = reshape = transpose = _refuse
+    __getitem__ = __setitem__ = argmax = argmin = mean = var = std = reshape = transpose = _refuse
     __iadd__ = __isub__ = __imul__ = __itruediv__ = _refuse
 
 
@@ -301,14 +301,19 @@ def moved(array: Any) -> Any:
 
 
 def _normalized(shape: tuple, index_map: IndexMap) -> IndexMap:
-    return {device: [_normalize_index(shape, index) for index in indices] for device, indices in index_map.items()}
+    """With the indices of each device in order; a device may have one index instead of a list (a tuple is one)."""
+    found = {}
+    for device, given in index_map.items():
+        indices = [_normalize_index(shape, index) for index in (given if isinstance(given, list) else [given])]
+        found[device] = sorted(indices, key=lambda index: [(part.start, part.stop, part.step) for part in index])
+    return found
 
 
 def distributed_array(array: Any, index_map: IndexMap, mode: Any = None, comms: Any = None) -> DistributedArray:
     """Cut an array (of a device, of the host, distributed, or nested lists) into chunks.
 
-    ``index_map``: device -> indices of its chunks, which together cover the array; ``mode``: how chunks that overlap
-    make up an element (REPLICA by default).
+    ``index_map``: device -> index of its chunk, or a list of them; together they cover the array. ``mode``: how
+    chunks that overlap make up an element (REPLICA by default).
     """
     if isinstance(array, DistributedArray):
         given = array if mode is None else array.change_mode(mode)
