@@ -125,6 +125,7 @@ extern PyType_Spec quick_spec;
 
 /* issue_module.c */
 char size_of(PyObject *meta); /* 1: small, 2: large */
+int remote_ready(void);       /* before `remote_new`: -1 with an exception; any Python may run */
 Remote *remote_new(void);     /* an array object without a content */
 
 #endif

@@ -52,15 +52,29 @@ static void remote_dealloc(Remote *self)
     Py_DECREF(type);
 }
 
-/* A new array object without a content yet. */
+/* There is an object for the next `remote_new`; -1 with an exception. The collector may run here, and with it any Python. */
+int remote_ready(void)
+{
+    static allocfunc alloc;
+    if (nspare)
+        return 0;
+    if (!alloc)
+        alloc = (allocfunc)PyType_GetSlot(the.array, Py_tp_alloc);
+    Remote *made = (Remote *)alloc(the.array, 0);
+    if (!made)
+        return -1;
+    PyObject_GC_UnTrack(made);
+    if (nspare < SPARE)
+        spare[nspare++] = made; /* without its reference to the type, which `remote_new` takes again */
+    else /* others came back meanwhile */
+        ((freefunc)PyType_GetSlot(the.array, Py_tp_free))(made);
+    Py_DECREF((PyObject *)the.array);
+    return 0;
+}
+
+/* A new array object without a content yet, after `remote_ready`: no Python runs. */
 Remote *remote_new(void)
 {
-    if (!nspare) {
-        static allocfunc alloc;
-        if (!alloc)
-            alloc = (allocfunc)PyType_GetSlot(the.array, Py_tp_alloc);
-        return (Remote *)alloc(the.array, 0);
-    }
     Remote *made = spare[--nspare];
     memset((char *)made + offsetof(Remote, handle), 0, sizeof *made - offsetof(Remote, handle));
     PyObject_Init((PyObject *)made, the.array);

@@ -289,8 +289,6 @@ static PyObject *result_of(const entry *e, const signature *s, Queue *q, uint64_
         return (PyObject *)s->arrays[0];
     }
     Remote *made = remote_new();
-    if (!made)
-        return NULL;
     made->handle = out;
     made->size = (char)e->small;
     made->meta = e->meta;
@@ -413,23 +411,29 @@ static int take_lesson(entry *e, PyObject *lesson)
 static void learn(Quick *quick, const signature *s, PyObject *result)
 {
     uint64_t hash = hash_of(s);
-    entry **at = place_for(quick, s, hash), *e = at ? *at : NULL;
-    if (!at)
+    PyObject *keep = list_of(s->kept, s->nkept); /* first: the collector may run, and finalizers call this function */
+    entry **at = keep ? place_for(quick, s, hash) : NULL, *e = at ? *at : NULL;
+    if (!at) {
+        Py_XDECREF(keep);
+        PyErr_Clear();
         return;
+    }
     if (!e) {
         e = PyMem_Calloc(1, sizeof *e);
         if (!e || !(e->words = PyMem_Malloc((size_t)s->nwords * sizeof(uint64_t)))) {
             PyMem_Free(e);
+            Py_DECREF(keep);
             return;
         }
         memcpy(e->words, s->words, (size_t)s->nwords * sizeof(uint64_t));
         e->nwords = s->nwords;
         e->hash = hash;
-        e->keep = list_of(s->kept, s->nkept);
+        e->keep = keep;
         *at = e;
         quick->count++;
-    }
-    if (!e->keep || e->returns != UNKNOWN || ++e->tries > TRIES || (quick->here && Py_TYPE(result) != the.array))
+    } else
+        Py_DECREF(keep); /* who is in it lives in the entry's */
+    if (e->returns != UNKNOWN || ++e->tries > TRIES || (quick->here && Py_TYPE(result) != the.array))
         return;
     PyObject *arrays = list_of((PyObject *const *)s->arrays, s->narrays);
     PyObject *numbers = list_of(s->numbers, s->nnumbers);
@@ -456,6 +460,10 @@ PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject
     if (quick->count) {
         int instruction;
         PyObject *code = find_place(&instruction);
+        if (remote_ready()) {
+            Py_XDECREF(code);
+            return NULL;
+        }
         entry *e = quick->count ? *find(quick, &s, hash_of(&s)) : NULL;
         if (e && e->returns != UNKNOWN)
             return repeat(e, &s, q, code, instruction);

@@ -15,7 +15,7 @@ from rgpu.leases.placement import Room, choose
 from rgpu.leases.queue import Waiting, grant_in_order, in_order
 from rgpu.leases.terms import Client, Quotas, Terms
 from rgpu.server import lease
-from rgpu.server.broker import FORGOTTEN_AFTER, Broker, Place
+from rgpu.server.broker import FORGOTTEN_AFTER, MOST_REQUESTS, MOST_WAITING, Broker, Place
 from rgpu.server.lease import LeaseBook
 
 GIB = 1 << 30
@@ -228,6 +228,23 @@ class TestQueue:
         clock.now += FORGOTTEN_AFTER + 0.1
         made.pump()
         assert made.queue() == [], "who asks no more is gone"
+
+    def test_nobody_fills_it(self):
+        """A look at the queue costs what there is in it: one person's requests are bounded, and so are all together."""
+        made, _, clock = broker()
+        made.request(client(), Terms(memory=8 * GIB))
+        for _ in range(MOST_REQUESTS):
+            assert isinstance(made.request(client("greedy"), Terms(memory=GIB), wait=60), Place)
+        with pytest.raises(ServerBusy, match="64 requests of greedy are in the queue, of 64 in all"):
+            made.request(client("greedy"), Terms(memory=GIB), wait=60)
+        assert isinstance(made.request(client("other"), Terms(memory=GIB), wait=60), Place)
+        for number in range(MOST_WAITING - MOST_REQUESTS - 1):
+            made.request(client(str(number)), Terms(memory=GIB), wait=60)
+        with pytest.raises(ServerBusy, match="no more fit"):
+            made.request(client("late"), Terms(memory=GIB), wait=60)
+        clock.now += FORGOTTEN_AFTER + 1
+        made.pump()
+        assert isinstance(made.request(client("late"), Terms(memory=GIB), wait=60), Place)
 
     def test_waiting_has_an_end(self):
         made, _, clock = broker()

@@ -396,6 +396,11 @@ class Mirror:
                 self.lose(half, error)
 
     @property
+    def inside(self) -> bool:
+        """As a connection's."""
+        return any(half.connection.inside for half in self.halves)
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """In batches of the stream: sent, (nobody asks), done by somebody who should know."""
         done = max((half.done() for half in self.halves if half.whole), default=0)

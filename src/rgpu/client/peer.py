@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client.remote import Remote
+from rgpu.client.shield import shield
 from rgpu.client.stream import CommandStream
 from rgpu.errors import RemoteError
 from rgpu.wire import ops, values
@@ -34,7 +35,7 @@ class Pair:
     other, ``why`` not."""
 
     def __init__(self, a: CommandStream, b: CommandStream) -> None:
-        self.lock = threading.Lock()  # both ends see the copies of all threads in one order
+        self.lock = threading.RLock()  # both ends see the copies of all threads in one order
         self.number, self.why, self.kind = 0, "", ""
         self._losses = a.peers_lost + b.peers_lost
         for stream in (a, b):
@@ -83,7 +84,7 @@ def hosts_of(host: str, listener: CommandStream) -> list[str]:
 
 _pairs: dict[tuple[int, int], Pair] = {}
 _members: weakref.WeakValueDictionary[int, CommandStream] = weakref.WeakValueDictionary()
-_pairs_lock = threading.Lock()
+_pairs_lock = threading.RLock()
 
 
 def pair_of(a: CommandStream, b: CommandStream) -> Pair:
@@ -145,7 +146,7 @@ def copy(target: Remote, source: Remote) -> None:
         if not pair.number:
             _relay(target, source)
             return
-        with _both(sender, receiver), pair.lock:
+        with shield, _both(sender, receiver), pair.lock:
             if pair.current(sender, receiver):  # neither has moved to another worker meanwhile
                 token = _next_token()
                 sender.submit(ops.Send.encode(pair.number, token, source._handle))

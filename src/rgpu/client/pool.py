@@ -68,7 +68,8 @@ class Device:
         self.holder: Holder | None = None
         self._stream: CommandStream | None = None
         self.retired = Counters()  # of streams that were closed
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._attaching = False
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -78,7 +79,13 @@ class Device:
         found = self._stream
         if found is None:
             with self._lock:
-                found = self._stream or self._attach()
+                if self._attaching:
+                    raise RuntimeError(f"{self} is being leased: a signal's handler that interrupts that cannot use it")
+                self._attaching = True
+                try:
+                    found = self._stream or self._attach()
+                finally:
+                    self._attaching = False
         return found
 
     @property

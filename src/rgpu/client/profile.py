@@ -61,7 +61,7 @@ class Profile:
         self.began = time.monotonic()
         self._lines: dict[tuple[str, int], Line] = {}
         self._places: dict[tuple[int, int], tuple[Any, Line]] = {}  # the code object is kept: its id is the key
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         atexit.register(self.write)
 
     def _line(self, place: tuple | None) -> Line:

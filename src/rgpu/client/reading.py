@@ -45,6 +45,9 @@ class Reading:
     _plain: dict[bytes, tuple[int, memoryview]]
     _queue: Any
     _inline: int
+    _sending: bool
+    _early: dict[int, list]
+    _receive_data: Any
     take: Any
     _post: Any
     _wait: Any
@@ -92,24 +95,30 @@ class Reading:
                 connection.answered(monotonic() - began)
             self.ripe = EARLY
         finally:
-            self._plain.pop(answer, None)
-            self._sinks.pop(reply, None)
+            if answer in self._plain:  # no calls: a handler that raises after the first would keep the second away
+                del self._plain[answer]
+            if reply in self._sinks:
+                del self._sinks[reply]
 
     def _behind_the_queue(self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None) -> bool | None:
         """Send what is queued with the command at its end, all in one message. Whether the answer is here already;
         None: nothing was sent."""
         with self.lock:
-            room = self.unsent < limits.BATCH and self._inline < limits.CHUNK_BYTES
+            room = self.unsent < limits.BATCH and self._inline < limits.CHUNK_BYTES and not self._sending
             if not room or self.mirror is not None or not self.connection.can_send(2 * limits.CHUNK_BYTES):
                 return None
             try:
                 with shield:
                     self._queue(command)
-                    body, places = self.take(self._batch + 1, limits.BATCH, True)
-                    self._inline = 0
-                    ask = answer, _NOTHING if out is None else out, lambda: self._expect(reply, answer, out)
-                    self.counters.round_trips += 1
-                    return self._post([body], places, ask)
+                    self._sending = True
+                    try:
+                        body, places = self.take(self._batch + 1, limits.BATCH, True)
+                        self._inline = 0
+                        ask = answer, _NOTHING if out is None else out, lambda: self._expect(reply, answer, out)
+                        self.counters.round_trips += 1
+                        return self._post([body], places, ask)
+                    finally:
+                        self._sending = False
             except BaseException:
                 self._abandoned.add(reply)
                 raise
@@ -123,7 +132,7 @@ class Reading:
 
         with self.lock:
             connection, counters, sent = self.connection, self.counters, self._sent_places
-            if self.unsent or self.mirror is not None:
+            if self.unsent or self._sending or self.mirror is not None:
                 return None
             batch = self._batch + 1
             try:  # needs no shield: see ``Connection.exchange``
@@ -156,3 +165,5 @@ class Reading:
         self._sinks[reply] = flat, [0], out.dtype
         if len(flat) < PLACED:
             self._plain[answer] = reply, flat
+        for early in self._early.pop(reply, ()):  # a handler of a signal came between the question and this, and waited
+            self._receive_data(*early)

@@ -8,6 +8,7 @@ user. Errors of commands nobody waited for are kept until the next wait.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -39,6 +40,7 @@ GROWTH = 4  # times as many commands in each batch that follows an early one, up
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
+INTERRUPTS = "a finalizer that interrupts the sending of a message cannot wait for the device"
 
 __all__ = ["BATCH", "CommandStream", "forked", "next_handle", "reserve_handles"]
 _T_EXPECT = ops.Expect.tag
@@ -78,14 +80,16 @@ class CommandStream(Reading, Writing, Queue):
         self.direct = not blocking
         self._inline = 0  # bytes of data inside the pending commands
         self._batch = 0
+        self._sending = False  # from when commands leave the queue until their message is numbered
         self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
         self._sent_places: dict[int, Any] = {}
         self._replies: dict[int, Any] = {}
         self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
+        self._early: dict[int, list] = {}  # data that came before it was said where they belong
         self._sinks: dict[int, tuple[memoryview, list, np.dtype]] = {}
         self._plain: dict[bytes, tuple[int, memoryview]] = {}  # answers that can be told by their bytes alone
         self._failed: list[failures.Failure] = []
-        self._failed_lock = threading.Lock()
+        self._failed_lock = threading.RLock()
         self._goodbye: int | None = None  # the reply that closing waits for
         self._on_silence = on_silence
         self._asked_at = 0.0
@@ -129,7 +133,11 @@ class CommandStream(Reading, Writing, Queue):
     def flush(self, deadline: float | None = None) -> bool:
         """Send what is queued, waiting while the window is full; False if the deadline came first."""
         self._check_usable()
+        if self.connection.inside:
+            raise RuntimeError(INTERRUPTS)
         with self.lock:
+            if self._sending:
+                raise RuntimeError(INTERRUPTS)
             if self.mirror is not None:
                 self.mirror.tend()
             self.gather()
@@ -142,7 +150,11 @@ class CommandStream(Reading, Writing, Queue):
         """Send a full batch, though not the beginning of a repetition whose end is still to come; or a smaller one to
         a worker that has just answered and has nothing to do, if it can leave at once."""
         self._check_usable()
+        if self.connection.inside:
+            return  # a finalizer has come into what only the session should do now: the ticker sends it
         with self.lock:
+            if self._sending:
+                return
             if self.unsent >= BATCH:  # else another thread was here first
                 self._send_batch(False)
             elif self.unsent >= self.ripe:
@@ -154,12 +166,16 @@ class CommandStream(Reading, Writing, Queue):
         if not self._await_room(self._inline + COMMANDS, deadline):
             return False
         with shield:
-            body, places = self.take(self._batch + 1, limits.BATCH, whole)
-            self._inline = 0
-            if places:
-                self._post([body], places)
-            else:  # handles freed meanwhile are no command yet
-                self.gather()
+            self._sending = True
+            try:
+                body, places = self.take(self._batch + 1, limits.BATCH, whole)
+                self._inline = 0
+                if places:
+                    self._post([body], places)
+                else:  # handles freed meanwhile are no command yet
+                    self.gather()
+            finally:
+                self._sending = False
         return True
 
     def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:
@@ -274,10 +290,9 @@ class CommandStream(Reading, Writing, Queue):
 
     def post_past(self, commands: list) -> None:
         """Send commands now; what is queued stays there."""
-        body = codec.pack([self._batch + 1, commands])
-        self._await_room(len(body))
+        self._await_room(len(codec.pack(commands)) + COMMANDS)
         with shield:
-            self._post([body], [None] * len(commands))
+            self._post([codec.pack([self._batch + 1, commands])], [None] * len(commands))
 
     def inquire(self, fn: int, args: list) -> Any:
         """``ask``, past the queue."""
@@ -308,7 +323,7 @@ class CommandStream(Reading, Writing, Queue):
 
     def _raise_unseen(self, wanted: Callable[[failures.Failure], bool]) -> None:
         """Raise the oldest wanted error of a command that nobody waited for."""
-        with self._failed_lock:
+        with shield, self._failed_lock:
             found = next((failure for failure in self._failed if wanted(failure)), None)
             if found is None:
                 return
@@ -317,10 +332,7 @@ class CommandStream(Reading, Writing, Queue):
 
     def _raise_lost(self) -> None:
         """Raise an error that poisoned nothing: what the command should have changed looks unharmed."""
-        lost = next((failure for failure in self._failed if not failure.reply.handles), None)
-        if lost is not None:
-            self._failed.remove(lost)
-            raise lost.exception()
+        self._raise_unseen(lambda failure: not failure.reply.handles)
 
     def _wait(self, reply: int, what: str = "completion", nbytes: int = 0) -> Any:
         """The answer. An error of this answer is raised; then one that could poison no result."""
@@ -344,7 +356,7 @@ class CommandStream(Reading, Writing, Queue):
             raise
         answer = replies.pop(reply)
         if isinstance(answer, failures.Failure):
-            with self._failed_lock:
+            with shield, self._failed_lock:
                 self._failed = [other for other in self._failed if other.where != answer.where]
             raise answer.exception()
         if self._failed:
@@ -356,9 +368,7 @@ class CommandStream(Reading, Writing, Queue):
         connection = self.connection
         with shield:
             try:
-                connection.wait_until(
-                    lambda: shield.noted is not None or condition(), time.monotonic() + _PATIENCE, pumped
-                )
+                connection.wait_until(lambda: shield.noted or condition(), time.monotonic() + _PATIENCE, pumped)
             except BaseException as error:
                 if error is connection.failure:
                     raise failures.fresh(error) from error.__cause__
@@ -379,9 +389,11 @@ class CommandStream(Reading, Writing, Queue):
         """The link is down: find out (not more than five times a second) whether the worker lives."""
         now, since = time.monotonic(), self.connection.down_since
         if self._on_silence and since is not None and now - since > 0.3 and now - self._asked_at > 0.2:
-            self._asked_at = now
-            self._on_silence(self)
-            self._asked_at = time.monotonic()
+            self._asked_at = math.inf  # whoever interrupts this does not ask as well
+            try:
+                self._on_silence(self)
+            finally:
+                self._asked_at = time.monotonic()
 
     # ---- receiving: inside the connection's lock, so it must be quick ------------------------------
 
@@ -435,7 +447,9 @@ class CommandStream(Reading, Writing, Queue):
     def _receive_data(self, reply: Any, frames: list) -> None:
         sink = self._sinks.get(reply.reply_to)
         if sink is None:
-            return  # the reader gave up (Ctrl-C)
+            if reply.reply_to not in self._abandoned:  # else the reader gave up (Ctrl-C)
+                self._early.setdefault(reply.reply_to, []).append((reply, frames))
+            return
         flat, received, _ = sink
         received[0] += self.fill(flat, reply.offset, frames)
         if received[0] >= len(flat):
@@ -522,7 +536,8 @@ class CommandStream(Reading, Writing, Queue):
             pass
         finally:
             self.closed, self.direct = True, False
-            self.connection.close()
+            with shield:
+                self.connection.close()
             self._report_unseen()
 
     def _report_unseen(self) -> None:

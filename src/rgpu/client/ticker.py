@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any
 
+from rgpu.client.shield import shield
+
 TICK = 0.001  # seconds between looks at unsent commands
 IDLE = 0.25  # seconds between looks at links when nothing is unsent
 
@@ -24,7 +26,7 @@ class Ticker:
         self._bell = threading.Lock()  # held until it rings
         self._bell.acquire()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def arm(self) -> None:
         """Called by finalizers too, which run between any two instructions of a thread that may be in here itself: an
@@ -50,9 +52,11 @@ class Ticker:
     def _run(self) -> None:
         while not sys.is_finalizing():
             self._bell.acquire(timeout=IDLE)
+            shield.look()
             self._round()
             while self.armed and not sys.is_finalizing():
                 time.sleep(TICK)
+                shield.look()
                 self.armed = False  # a stream disarms itself before it looks: who comes later arms both again
                 self.armed = self._round() or self.armed
 

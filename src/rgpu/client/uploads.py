@@ -45,6 +45,10 @@ class Uploads:
             self._slots.move_to_end(name)
         return name, slot
 
+    def slot(self, name: tuple[int, bytes]) -> int | None:
+        """Where the worker has a content now. Another thread may have had it thrown out since it was found."""
+        return self._slots.get(name)
+
     def name(self, data: memoryview) -> tuple[int, bytes]:
         """What names a content."""
         return len(data), _hasher()(data).digest()

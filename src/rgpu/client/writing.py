@@ -18,6 +18,7 @@ from rgpu.errors import ForkError, ProtocolError, SessionLost
 from rgpu.wire import codec, limits, ops
 
 LIE = 2 << 20  # bytes: a source of this size or more is not copied before it is sent; below, a copy costs less
+_HEAD = 64  # bytes that a chunk has beside its data, at most
 COPIED = 5e9  # bytes a second that are copied into fresh memory
 
 
@@ -44,7 +45,7 @@ class Writing:
         """
         place = failures.place_of(sys._getframe(1))
         known = self.uploads.found(data) if self.mirror is None else None
-        if known is not None and self._recall(known[1], handle, len(data)):
+        if known is not None and self._recall(known[0], handle, len(data)):
             return
         began = time.monotonic()
         self._write(handle, memoryview(staging.copy(data)) if len(data) < LIE else data, place)
@@ -53,12 +54,13 @@ class Writing:
             if self.uploads.name(data) == known[0]:
                 self._remember(known[0], handle)
         elif self.mirror is None and self.connection.link.kind != "shm" and (wait := self.uploads.measures(len(data))):
-            with contextlib.suppress(SessionLost, ProtocolError, ForkError):
+            with contextlib.suppress(SessionLost, ProtocolError, ForkError), shield:
                 self.uploads.took(self.connection.flush(began + wait))
 
-    def _recall(self, slot: int | None, handle: int, nbytes: int) -> bool:
+    def _recall(self, content: tuple[int, bytes], handle: int, nbytes: int) -> bool:
         """Fill an array with what the worker kept; False: it has not."""
-        with self.lock:
+        with self.lock, shield:
+            slot = self.uploads.slot(content)
             if slot is None or self.mirror is not None:
                 return False
             self.submit(ops.Recall.encode(slot, handle))
@@ -68,7 +70,7 @@ class Writing:
 
     def _remember(self, content: tuple[int, bytes], handle: int) -> None:
         """The worker keeps what it just got."""
-        with self.lock:
+        with self.lock, shield:
             if self.mirror is not None:
                 return
             slot, gone = self.uploads.enter(content)
@@ -84,11 +86,10 @@ class Writing:
                 part = data[start : start + chunk]
                 with self.lock:  # for each chunk: other threads may have their turn between them
                     self.flush()
-                    head = codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]])
-                    if not self._await_room(len(head) + len(part)):
+                    if not self._await_room(_HEAD + len(part)):
                         raise TimeoutError(f"{self.name} takes no more data")
-                    frames = [head, part]
                     with shield:
+                        frames = [codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]]), part]
                         self._post(frames, [place])
                         posted.append((self.connection.progress[0], frames))
         finally:

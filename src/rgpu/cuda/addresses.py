@@ -11,6 +11,7 @@ import bisect
 import os
 import threading
 import weakref
+from collections import deque
 from typing import Any
 
 from rgpu.client.remote import Remote
@@ -37,6 +38,24 @@ class _Range:
         self.starts: list[int] = []
         self.roots: dict[int, tuple[weakref.ref, int]] = {}
         self.by_handle: dict[int, int] = {}
+        self.gone: deque[tuple[int, int, weakref.ref]] = deque()  # addresses and handles of arrays that were dropped
+
+    def sweep(self) -> None:
+        """Forget who was dropped; the lock is held."""
+        while self.gone:
+            address, handle, reference = self.gone.popleft()
+            current = self.roots.get(address)
+            if current is not None and current[0] is reference:
+                del self.roots[address], self.by_handle[handle]
+                del self.starts[bisect.bisect_left(self.starts, address)]
+
+
+def _range(number: int) -> _Range | None:
+    """Those of a device, swept: from here on nothing changes while the lock is held."""
+    found = _ranges.get(number)
+    if found is not None:
+        found.sweep()
+    return found
 
 
 _ranges: dict[int, _Range] = {}
@@ -55,14 +74,15 @@ def of(root: Remote) -> int:
     root = getattr(root, "lender", root)  # memory that is lent has its owner's address
     number, handle = issue.ordinal(root._stream), root._handle
     with _lock:
-        found = _ranges.get(number)
+        found = _range(number)
         if found is None:
             found = _ranges[number] = _Range(_BASE + number * _SPAN)
         address = found.by_handle.get(handle)
         if address is None:
+            size = round_up(root._metadata.nbytes)
             address = found.next
-            found.next += round_up(root._metadata.nbytes)
-            found.starts.append(address)
+            found.next = address + size  # no call since it was read: no handler of a signal has taken the same one
+            bisect.insort(found.starts, address)
             found.by_handle[handle] = address
             _enter(found, address, root)
         elif found.roots[address][0]() is not root:
@@ -71,14 +91,10 @@ def of(root: Remote) -> int:
 
 
 def _enter(found: _Range, address: int, root: Remote) -> None:
-    handle = root._handle
+    handle, dropped = root._handle, found.gone
 
     def gone(reference: Any) -> None:
-        with _lock:
-            current = found.roots.get(address)
-            if current is not None and current[0] is reference:
-                del found.roots[address], found.by_handle[handle]
-                del found.starts[bisect.bisect_left(found.starts, address)]
+        dropped.append((address, handle, reference))  # no more: the collector may run this in the middle of ``living``
 
     found.roots[address] = (weakref.ref(root, gone), root._metadata.nbytes)
 
@@ -86,7 +102,7 @@ def _enter(found: _Range, address: int, root: Remote) -> None:
 def find(address: int) -> tuple[Remote, int]:
     """The root allocation that an address is in, and how far; CUDA's error for any other integer."""
     with _lock:
-        found = _ranges.get((address - _BASE) // _SPAN)
+        found = _range((address - _BASE) // _SPAN)
         index = bisect.bisect_right(found.starts, address) - 1 if found else -1
         if found and index >= 0:
             start = found.starts[index]
@@ -102,7 +118,7 @@ def living(number: int) -> tuple[tuple[tuple[int, int, int], ...], tuple[Remote,
     """The allocations of a device that have an address: (address, bytes, how far in the array it begins), arrays."""
     spans, arrays = [], []
     with _lock:
-        found = _ranges.get(number)
+        found = _range(number)
         for address, (reference, nbytes) in found.roots.items() if found else ():
             root = reference()
             if root is not None:

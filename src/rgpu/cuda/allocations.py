@@ -28,7 +28,7 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_lock = threading.Lock()
+_lock = threading.RLock()
 _watchers = 0  # hooks that are active and allocators in Python, of all threads
 _watched: dict[int, weakref.ref] = {}  # allocations that a hook was told of, by handle
 #: set by ``cuda.pools``: the current allocator if it is a Python function; the current pool, None without one

@@ -18,7 +18,7 @@ from rgpu.functions import dispatch, views
 #: cudaMemoryAdvise (driver_types.h)
 READ_MOSTLY, NOT_READ_MOSTLY, PREFERRED, NOT_PREFERRED, ACCESSED_BY, NOT_ACCESSED_BY = range(1, 7)
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _known: dict[tuple[int, int], Managed] = {}  # by stream and handle of an allocation, as long as that lives
 
 

@@ -81,7 +81,7 @@ def synchronize_device(number: int) -> None:
 
 
 _facts: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
-_facts_lock = threading.Lock()
+_facts_lock = threading.RLock()
 
 
 def _info(number: int) -> dict:

@@ -7,8 +7,10 @@ same devices, so large requests do not starve. Pure; the clock is the caller's.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -38,17 +40,22 @@ def in_order(waiting: Iterable[Waiting], held: Mapping[str, float], weight: Call
 
     Each one that is placed counts as one more device of its user, so that users alternate by weight.
     """
-    lines: dict[str, list[Waiting]] = {}
+    lines: dict[str, deque[Waiting]] = {}
     for one in sorted(waiting, key=lambda w: w.order):
-        lines.setdefault(one.user, []).append(one)
+        lines.setdefault(one.user, deque()).append(one)
     owed = {user: held.get(user, 0.0) for user in lines}
+    turns = [(owed[user] / weight(user), line[0].order, user) for user, line in lines.items()]
+    heapify(turns)
     result = []
-    while lines:
-        user = min(lines, key=lambda u: (owed[u] / weight(u), lines[u][0].order))
-        result.append(lines[user].pop(0))
+    while turns:
+        _, _, user = turns[0]
+        line = lines[user]
+        result.append(line.popleft())
         owed[user] += 1.0
-        if not lines[user]:
-            del lines[user]
+        if line:
+            heapreplace(turns, (owed[user] / weight(user), line[0].order, user))
+        else:
+            heappop(turns)
     return result
 
 

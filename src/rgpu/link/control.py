@@ -214,7 +214,7 @@ class ControlClient:
         self.host, self.port, self.timeout, self.token = host, port, timeout, token
         self.reached = host
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._socket: zmq.Socket | None = None
         self._monitor: zmq.Socket | None = None

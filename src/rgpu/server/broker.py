@@ -18,6 +18,8 @@ from rgpu.leases.terms import Client, Quotas, Terms, show_bytes
 from rgpu.server.lease import Lease, LeaseBook, Session
 
 FORGOTTEN_AFTER = 5.0  # seconds without a question about its ticket, until a request leaves the queue
+MOST_REQUESTS = 64  # of one person, in the queue
+MOST_WAITING = 256  # of all
 WARN_BEFORE = 60.0  # seconds before an idle lease ends that its holder is told, or a third of the time if that is less
 
 
@@ -68,6 +70,7 @@ class Broker:
         now = self.book.clock()
         if ticket not in self._queue:
             self._refuse_if_draining()
+            self._refuse_if_crowded(client)
             candidates(self.rooms(), terms)
             if over := self._over_quota(client.user, terms, alone=True):
                 raise QuotaExceeded(over)
@@ -102,6 +105,11 @@ class Broker:
         if over := self._over_quota(client.user, terms):
             raise QuotaExceeded(over)
         return self.book.grant(client, [chosen], terms, own=True)
+
+    def check_room(self, device: int, coming: int) -> None:
+        """Under one lease somebody may ask for any number of sessions; each is a process. ``coming``: on their way."""
+        if len(self.book.sessions_on(device)) + coming >= self.most_sessions:
+            raise ServerBusy(f"device {device} has {self.most_sessions} sessions, which is the most (--sessions)")
 
     def pump(self) -> None:
         """Grant what can be granted, in order; drop who asks no more. A lease nobody comes for ends unrenewed."""
@@ -181,6 +189,7 @@ class Broker:
         book, rooms = self.book, []
         for device, facts in enumerate(self.facts):
             sessions = len(book.sessions_on(device))
+            coming = sum(lease.own and not lease.sessions for lease in book.on_device(device))  # a worker starts for it
             rooms.append(
                 Room(
                     "",
@@ -189,7 +198,7 @@ class Broker:
                     book.compute_free(device),
                     sessions + sum(not lease.sessions for lease in book.on_device(device)),
                     self.load(device),
-                    sessions < self.most_sessions,
+                    sessions + coming < self.most_sessions,
                     facts,
                     book.lendable[device],
                 )
@@ -243,6 +252,13 @@ class Broker:
     def _refuse_if_draining(self) -> None:
         if self.draining:
             raise ServerDraining("the server is being drained and grants no new leases; use another server")
+
+    def _refuse_if_crowded(self, client: Client) -> None:
+        """Each look at the queue costs what there is in it: one person's requests must not slow down all others'."""
+        whose = sum((r.client.key, r.client.user) == (client.key, client.user) for r in self._queue.values())
+        if whose >= MOST_REQUESTS or len(self._queue) >= MOST_WAITING:
+            queue = f"of {len(self._queue)} in all"
+            raise ServerBusy(f"{whose} requests of {client.user} are in the queue, {queue}: no more fit")
 
     def _over_quota(self, user: str, terms: Terms, alone: bool = False) -> str:
         """Why a user may not hold this as well (``alone``: not even with nothing else), or nothing."""

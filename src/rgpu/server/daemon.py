@@ -329,6 +329,8 @@ class Daemon:
         device = self.devices[min(lease.parts) if wanted is None else wanted]
         if device.index not in lease.parts:
             raise NoSuchDevice(f"device {device.index} is not among those of this lease: {sorted(lease.parts)}")
+        if not lease.own:  # else there was room for a session when the lease was made for it
+            self._broker.check_room(device.index, sum(waiting.device is device for waiting in self._waiting))
         worker = self._pool.take(device.kind)
         if worker:
             return self._grant(worker, device, lease, client, message.seals)

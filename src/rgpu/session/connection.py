@@ -364,6 +364,12 @@ class Connection:
         return self.session.progress
 
     @property
+    def inside(self) -> bool:
+        """Whether this thread is in here already: what it runs now, a finalizer perhaps, must not wait for others who
+        want to come in."""
+        return self._lock._is_owned()  # type: ignore[attr-defined]
+
+    @property
     def arrivals(self) -> int:
         """Grows with everything that a waiter may wait for."""
         return self._arrivals
