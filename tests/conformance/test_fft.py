@@ -7,6 +7,7 @@ import pytest
 
 import rgpu as cp
 from rgpu import cupyx
+from rgpu.fft.plans import get_fft_plan as fft_plan
 
 pytestmark = pytest.mark.timeout(60)
 SCALE = """
@@ -106,3 +107,45 @@ def test_fftpack_may_put_a_transform_over_its_input():
     x = cp.array(host)
     assert fftpack.fftn(x, (3, 4, 4), overwrite_x=True).data.ptr != x.data.ptr
     np.testing.assert_array_equal(x.get(), host)
+
+
+def test_a_transform_goes_over_its_input_where_it_may():
+    from rgpu.cupyx.scipy import fft
+
+    host = (np.arange(60).reshape(3, 4, 5) + 1j).astype(np.complex64)
+    for order, axes in ("C", (-2, -1)), ("F", (0, 1)):
+        x = cp.array(host, order=order)
+        assert fft.fft2(x, axes=axes, overwrite_x=True, norm="ortho") is x
+        np.testing.assert_allclose(x.get(), np.fft.fft2(host, axes=axes, norm="ortho"), rtol=1e-4, atol=1e-4)
+    x = cp.array(host)
+    assert fft.ifft(x, overwrite_x=True) is x
+    np.testing.assert_allclose(x.get(), np.fft.ifft(host), rtol=1e-4, atol=1e-4)
+    for array, axis in (cp.array(host), 1), (cp.array(host.real), -1), (cp.array(host)[:], -1):  # it works on a copy
+        before = array.get()
+        assert fft.fft(array, axis=axis, overwrite_x=True) is not array
+        np.testing.assert_array_equal(array.get(), before)
+
+
+def test_a_plan_transforms_by_itself():
+    host = np.arange(120.0).reshape(2, 3, 4, 5) ** 1.5 + 1j
+    forward, inverse = cp.cuda.cufft.CUFFT_FORWARD, cp.cuda.cufft.CUFFT_INVERSE
+    for order, axes in ("C", (2, 3)), ("C", (0, 1)), ("F", (0, 1)), ("F", (2, 3)), ("C", (3,)):
+        x = cp.array(host, order=order)
+        plan = fft_plan(x, axes=axes)
+        out = plan.get_output_array(x) if len(axes) == 1 else plan.get_output_array(x, order=order)
+        plan.check_output_array(x, out)
+        plan.fft(x, out, forward)
+        np.testing.assert_allclose(out.get(), np.fft.fftn(host, axes=axes))
+        plan.fft(out, out, inverse)
+        np.testing.assert_allclose(out.get() / np.prod([host.shape[axis] for axis in axes]), host, atol=1e-12)
+    real = cp.array(host.real)
+    plan = fft_plan(real, axes=(2, 3), value_type="R2C")
+    out = plan.get_output_array(real)
+    plan.fft(real, out, forward)
+    np.testing.assert_allclose(out.get(), np.fft.rfft2(host.real))
+    plan = fft_plan(out, shape=(4, 5), axes=(2, 3), value_type="C2R")
+    back = plan.get_output_array(out)
+    plan.fft(out, back, inverse)
+    np.testing.assert_allclose(back.get() / 20, host.real, atol=1e-12)
+    with pytest.raises(ValueError, match="output"):
+        plan.check_output_array(out, cp.zeros((2, 3, 4, 4)))

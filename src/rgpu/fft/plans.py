@@ -17,6 +17,7 @@ import numpy as np
 
 from rgpu.fft.cache import get_plan_cache
 from rgpu.fft.settings import config
+from rgpu.functions import dispatch
 
 C2C, R2C, C2R, Z2Z, D2Z, Z2D = 0x29, 0x2A, 0x2C, 0x69, 0x6A, 0x6C  # cuFFT's numbers
 FORWARD, INVERSE = -1, 1
@@ -62,6 +63,45 @@ class _Plan:
         share = _WorkArea(_Memory(-(-nbytes // (512 * len(self.gpus or (0,)))) * 512))
         return share if self.gpus is None else [share] * len(self.gpus)
 
+    def fft(self, a: Any, out: Any, direction: int) -> None:
+        """Transform ``a`` into ``out`` (it may be ``a``), unscaled. ``direction``: `FORWARD` (-1) or `INVERSE` (1)."""
+        axes = self._axes(a.ndim)
+        name = {C2C: "fftn", Z2Z: "fftn", R2C: "rfftn", D2Z: "rfftn"}.get(self.fft_type, "irfftn")
+        name = "ifftn" if name == "fftn" and direction == INVERSE else name
+        s = [*(a.shape[axis] for axis in axes[:-1]), self.shape[-1]] if name == "irfftn" else None
+        norm = "forward" if name.startswith("i") else "backward"
+        dispatch.run_internal("ndarray.astype", out, dispatch.call(f"fft.{name}", a, s=s, axes=axes, norm=norm))
+
+    def get_output_array(self, a: Any, order: str = "C") -> Any:
+        """An array for the transform of ``a``."""
+        from rgpu.functions import creation
+
+        return creation.empty(*self._output(a), order=order)
+
+    def check_output_array(self, a: Any, out: Any) -> None:
+        """ValueError unless ``out`` can hold the transform of ``a``."""
+        if out is a:
+            return
+        shape, dtype = self._output(a)
+        if out.shape != shape:
+            raise ValueError(f"output shape mismatch: {out.shape}, expected {shape}")
+        if out.dtype != dtype:
+            raise ValueError(f"output dtype mismatch: {out.dtype}, expected {dtype}")
+        if (out.flags.c_contiguous, out.flags.f_contiguous) != (a.flags.c_contiguous, a.flags.f_contiguous):
+            raise ValueError("output contiguity mismatch")
+
+    def _output(self, a: Any) -> tuple[tuple[int, ...], np.dtype]:
+        shape, last = list(a.shape), self._axes(a.ndim)[-1]
+        if self.fft_type in (C2R, Z2D):
+            shape[last] = self.shape[-1]
+        elif self.fft_type in (R2C, D2Z):
+            shape[last] = self.shape[-1] // 2 + 1
+        kind = {C2C: "F", R2C: "F", C2R: "f", Z2D: "d"}.get(self.fft_type, "D")
+        return tuple(shape), np.dtype(kind)
+
+    def _axes(self, ndim: int) -> tuple[int, ...]:
+        return (ndim - 1,)
+
     def __enter__(self) -> Any:
         _local.plan = self
         return self
@@ -104,6 +144,11 @@ class PlanNd(_Plan):
     ) -> None:  # fmt: skip
         self.shape, self.fft_type, self.batch, self.order = tuple(shape), fft_type, batch, order
         self.last_axis, self.last_size, self.gpus = last_axis, last_size, None
+        self._inner = istride == 1  # neighbours in memory are neighbours of a transform
+
+    def _axes(self, ndim: int) -> tuple[int, ...]:
+        count = len(self.shape)
+        return tuple(range(ndim - count, ndim)) if self._inner == (self.order == "C") else tuple(range(count))
 
     def check(self, fft_type: int, shape: Sequence[int], axes: Sequence[int], order: str, size: Any) -> None:
         """ValueError unless this is a plan for an array of such a shape (``size``: extent of a real end)."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rgpu.client.remote import Remote
 from rgpu.fft import callbacks, plans
-from rgpu.functions import dispatch, namespace, views
+from rgpu.functions import dispatch, namespace
 
 _NORMS = (None, "backward", "ortho", "forward")
 
@@ -36,10 +36,13 @@ KINDS = {
 }  # fmt: skip
 
 
-def transform(name: str, a: Any, s: Any, axes: Any, norm: Any, plan: Any = None, run: Any = None) -> Any:
+def transform(
+    name: str, a: Any, s: Any, axes: Any, norm: Any, plan: Any = None, run: Any = None, overwrite: bool = False
+) -> Any:
     """``cupy.fft.<name>(a, s, axes, norm)`` under the current plan or ``plan``; TypeError unless ``a`` is on a device.
 
-    ``run`` is what computes it in another library's way."""
+    ``run`` is what computes it in another library's way. ``overwrite``: ``a`` itself holds the result, and is it,
+    where CuPy's does."""
     kind, run = KINDS[name], run or _run
     if not isinstance(a, Remote):
         raise TypeError("The input array a must be a cupy.ndarray")
@@ -62,7 +65,21 @@ def transform(name: str, a: Any, s: Any, axes: Any, norm: Any, plan: Any = None,
     result = _made(name, a, s, axes, norm, run, manager, together)  # raises what is wrong with its arguments
     if not given:
         plans.remember(a, s, axes, kind.values, together, manager)
+    if overwrite and kind.values == "C2C" and _holds(a, result, axes, together):
+        dispatch.run_internal("ndarray.astype", a, result)
+        return a
     return result
+
+
+def _holds(a: Any, result: Any, axes: Any, together: bool) -> bool:
+    """Whether CuPy puts this transform in its input's memory, when it may: programs count on it."""
+    meta, found = a._metadata, result._metadata
+    if (meta.dtype, meta.shape) != (found.dtype, found.shape):
+        return False
+    if together:
+        return meta.c or meta.f
+    last = axes is not None and len(axes) == 1 and axes[0] in (-1, meta.ndim - 1)
+    return last and meta.c and a.base is None  # else it works on a copy
 
 
 def _made(name: str, a: Any, s: Any, axes: Any, norm: Any, run: Any, manager: Any, together: bool) -> Any:
@@ -137,7 +154,7 @@ def _scipy_one(name: str, function: Any) -> Callable[..., Any]:
 
     def call(x: Any, n: Any = None, axis: Any = -1, norm: Any = None, overwrite_x: bool = False, *,
              plan: Any = None) -> Any:  # fmt: skip
-        return transform(name, x, None if n is None else (n,), (axis,), norm, plan, run)
+        return transform(name, x, None if n is None else (n,), (axis,), norm, plan, run, overwrite_x)
 
     return call
 
@@ -147,7 +164,7 @@ def _scipy_many(name: str, function: Any, default: Any) -> Callable[..., Any]:
 
     def call(x: Any, s: Any = None, axes: Any = default, norm: Any = None, overwrite_x: bool = False, *,
              plan: Any = None) -> Any:  # fmt: skip
-        return transform(name, x, _numbers(s), _numbers(axes), norm, plan, run)
+        return transform(name, x, _numbers(s), _numbers(axes), norm, plan, run, overwrite_x)
 
     return call
 
@@ -174,7 +191,7 @@ def _pack_one(name: str, function: Any) -> Callable[..., Any]:
         return function(a, None if s is None else s[0], axes[0])
 
     def call(x: Any, n: Any = None, axis: Any = -1, overwrite_x: bool = False, plan: Any = None) -> Any:
-        return transform(name, x, None if n is None else (n,), (axis,), None, plan, run)
+        return transform(name, x, None if n is None else (n,), (axis,), None, plan, run, overwrite_x)
 
     return call
 
@@ -184,19 +201,9 @@ def _pack_many(name: str, function: Any, default: Any) -> Callable[..., Any]:
         return function(a, s, axes)
 
     def call(x: Any, shape: Any = None, axes: Any = default, overwrite_x: bool = False, plan: Any = None) -> Any:
-        result = transform(name, x, _numbers(shape), _numbers(axes), None, plan, run)
-        if overwrite_x and shape is None and axes is None and _holds(x, result):
-            dispatch.run_internal("ndarray.astype", x, result)
-            return views.make(x, x._metadata, 0)
-        return result
+        return transform(name, x, _numbers(shape), _numbers(axes), None, plan, run, overwrite_x)
 
     return call
-
-
-def _holds(x: Any, result: Any) -> bool:
-    """Whether CuPy puts a transform over all axes in its input's memory, when it may."""
-    meta, found = x._metadata, result._metadata
-    return (meta.c or meta.f) and 1 < meta.ndim <= 3 and (meta.dtype, meta.shape) == (found.dtype, found.shape)
 
 
 def _pack_real(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,7 +222,7 @@ def _named(made: dict[str, Callable[..., Any]], module: str) -> dict[str, Callab
     for name, call in made.items():
         call.__name__ = call.__qualname__ = name
         call.__module__ = module
-        call.__doc__ = f"CuPy's ``{module}.{name}``, on the current device; ``overwrite_x`` saves nothing."
+        call.__doc__ = f"CuPy's ``{module}.{name}``, on the current device."
     return made
 
 

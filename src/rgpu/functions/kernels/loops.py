@@ -14,7 +14,7 @@ from rgpu.client.meta import broadcast, fresh
 from rgpu.client.predict import axes as axis_rules
 from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
-from rgpu.functions.kernels import launch
+from rgpu.functions.kernels import headers, launch
 from rgpu.wire.kernels import c_type, parse
 
 
@@ -60,9 +60,7 @@ class _Kernel:
         if key not in self._cached_codes:
             letters = {p.type: c_type(t) for p, t in zip(self.params, types) if p.dtype is None}
             lines = [f"typedef {name} {letter};" for letter, name in sorted(letters.items())]
-            parameters = ", ".join(
-                f"{p.type if p.dtype is None else c_type(p.dtype)} {p.name}" for p in self.params
-            )
+            parameters = ", ".join(f"{p.type if p.dtype is None else c_type(p.dtype)} {p.name}" for p in self.params)
             head = f'extern "C" __global__ void {self.name}({parameters}, CIndexer _ind)'
             self._cached_codes[key] = "\n".join((*lines, preamble, f"{head} {{\n{body}\n}}"))
 
@@ -75,9 +73,7 @@ class _Kernel:
         return inputs, outputs
 
     def _typed(self, inputs: list, outputs: list) -> tuple[list, list]:
-        dtypes = [
-            [x._metadata.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)
-        ]
+        dtypes = [[x._metadata.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)]
         ins, outs = launch.resolve_types(self.in_params, self.out_params, *dtypes)
         typed = [x if isinstance(x, Remote) else launch.scalar(x, t) for x, t in zip(inputs, ins)]
         return typed, outs
@@ -102,7 +98,8 @@ class ElementwiseKernel(_Kernel):
         if kwargs:
             raise TypeError(f"Wrong arguments {kwargs}")
         self.kwargs = {key: value for key, value in options.items() if value}
-        self._content = (in_params, out_params, operation, name, reduce_dims, preamble, *options.values())
+        text = headers.inlined(preamble, options["options"])
+        self._content = (in_params, out_params, operation, name, reduce_dims, text, *options.values())
         self._plans: dict[tuple, tuple] = {}
         self._encoded: dict[tuple, launch.Encoded] = {}
 
@@ -199,7 +196,15 @@ class ReductionKernel(_Kernel):
         first = self.out_params[0]
         self.reduce_type = reduce_type or (first.type if first.dtype is None else c_type(first.dtype))
         texts = (map_expr, reduce_expr, post_map_expr, self.identity)
-        self._content = (in_params, out_params, *texts, name, reduce_type, preamble, tuple(options))
+        self._content = (
+            in_params,
+            out_params,
+            *texts,
+            name,
+            reduce_type,
+            headers.inlined(preamble, options),
+            tuple(options),
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it over ``axis`` (None: all of them), with ``keepdims`` and ``out`` as NumPy's reductions."""
@@ -242,9 +247,7 @@ class ReductionKernel(_Kernel):
         made = [] if outputs else [fresh(out_shape, dtype) for dtype in out_types]
         stream = launch.place(outputs)
         types = [x._metadata.dtype if isinstance(x, Remote) else x.dtype for x in typed] + out_types
-        self._remember(
-            [x for x in (*typed, *outputs) if isinstance(x, Remote)], types, self.map_expr, self.preamble
-        )
+        self._remember([x for x in (*typed, *outputs) if isinstance(x, Remote)], types, self.map_expr, self.preamble)
         kernel = launch.kernel(stream, "kernel.reduction", *self._content)
         results = launch.submit(
             "kernel.reduction.launch",

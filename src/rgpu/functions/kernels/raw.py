@@ -19,7 +19,7 @@ from rgpu.client.meta import fresh
 from rgpu.client.remote import Remote
 from rgpu.cuda import compiler as compiler  # its exception is what a failing compilation becomes
 from rgpu.functions import dispatch, views
-from rgpu.functions.kernels import launch
+from rgpu.functions.kernels import headers, launch
 from rgpu.wire.functions import BY_NAME
 
 _ATTRIBUTES = (
@@ -63,7 +63,8 @@ class _Source:
             raise _driver_error(
                 801, f"{self.file_path}: a binary of a file is not sent to a server; give the source instead"
             )
-        content = (self.code, tuple(self.options), tuple(self.name_expressions or ()), self.backend)
+        code = headers.inlined(self.code, self.options)
+        content = (code, tuple(self.options), tuple(self.name_expressions or ()), self.backend)
         flags = (bool(self.translate_cucomplex), bool(self.enable_cooperative_groups))
         return launch.kernel(stream, "kernel.module", *content, *flags, anew=anew)
 
@@ -115,7 +116,7 @@ class RawKernel(_Source):
         encoded = dispatch._Arguments(
             stream,
             (self._object(stream), self.name, *extents, tuple(arguments), by_value, int(shared_mem),
-             bool(self.enable_cooperative_groups), *_tables(self.code, arguments, stream)),
+             bool(self.enable_cooperative_groups), *_tables(self, arguments, stream)),
             {},
             True,
         )  # fmt: skip
@@ -189,13 +190,13 @@ def _follows_pointers(code: str) -> bool:
     return _POINTERS.search(code) is not None
 
 
-def _tables(code: str | None, arguments: list, stream: Any) -> tuple:
+def _tables(source: _Source, arguments: list, stream: Any) -> tuple:
     """What the worker needs to know of addresses, where an argument may be an array of them."""
     from rgpu.cuda import addresses, issue
 
     if not any(isinstance(x, Remote) and x._metadata.dtype.char in "lLqQ" for x in arguments):
         return ()
-    if code is None or not _follows_pointers(code):
+    if source.code is None or not _follows_pointers(headers.inlined(source.code, source.options)):
         return ()
     spans, arrays = addresses.living(issue.ordinal(stream))
     return ((spans, arrays),) if spans else ()
