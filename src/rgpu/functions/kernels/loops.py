@@ -60,7 +60,9 @@ class _Kernel:
         if key not in self._cached_codes:
             letters = {p.type: c_type(t) for p, t in zip(self.params, types) if p.dtype is None}
             lines = [f"typedef {name} {letter};" for letter, name in sorted(letters.items())]
-            parameters = ", ".join(f"{p.type if p.dtype is None else c_type(p.dtype)} {p.name}" for p in self.params)
+            parameters = ", ".join(
+                f"{p.type if p.dtype is None else c_type(p.dtype)} {p.name}" for p in self.params
+            )
             head = f'extern "C" __global__ void {self.name}({parameters}, CIndexer _ind)'
             self._cached_codes[key] = "\n".join((*lines, preamble, f"{head} {{\n{body}\n}}"))
 
@@ -73,7 +75,9 @@ class _Kernel:
         return inputs, outputs
 
     def _typed(self, inputs: list, outputs: list) -> tuple[list, list]:
-        dtypes = [[x._metadata.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)]
+        dtypes = [
+            [x._metadata.dtype if isinstance(x, Remote) else None for x in side] for side in (inputs, outputs)
+        ]
         ins, outs = launch.resolve_types(self.in_params, self.out_params, *dtypes)
         typed = [x if isinstance(x, Remote) else launch.scalar(x, t) for x, t in zip(inputs, ins)]
         return typed, outs
@@ -196,15 +200,8 @@ class ReductionKernel(_Kernel):
         first = self.out_params[0]
         self.reduce_type = reduce_type or (first.type if first.dtype is None else c_type(first.dtype))
         texts = (map_expr, reduce_expr, post_map_expr, self.identity)
-        self._content = (
-            in_params,
-            out_params,
-            *texts,
-            name,
-            reduce_type,
-            headers.inlined(preamble, options),
-            tuple(options),
-        )
+        preamble = headers.inlined(preamble, options)
+        self._content = (in_params, out_params, *texts, name, reduce_type, preamble, tuple(options))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it over ``axis`` (None: all of them), with ``keepdims`` and ``out`` as NumPy's reductions."""
