@@ -451,6 +451,33 @@ def test_an_error_before_is_an_error_for_all(cp):
         comm.abort()
 
 
+def test_what_was_issued_on_an_aborted_communicator_is_one_error(cp):
+    """Sends poison nothing: each of them would be an error of its own at some later wait."""
+    comms = nccl.NcclCommunicator.initAll(2)
+    arrays = on_each(cp, [np.ones(8)] * 2)
+    comms[1].abort()
+
+    def told():
+        try:
+            comms[0].check_async_error()
+        except nccl.NcclError:
+            return True
+        return False
+
+    wait_until(told)
+    with cp.cuda.Device(0):
+        for _ in range(20):
+            comms[0].send(arrays[0].data.ptr, 8, nccl.NCCL_FLOAT64, 1, 0)
+        with pytest.raises(nccl.NcclError, match="abort"):
+            cp.cuda.Device(0).synchronize()
+        cp.cuda.Device(0).synchronize()
+        assert int(cp.arange(10).sum()) == 45
+        comms[0].send(arrays[0].data.ptr, 8, nccl.NCCL_FLOAT64, 1, 0)  # a later one says so again
+        with pytest.raises(nccl.NcclError, match="abort"):
+            cp.cuda.Device(0).synchronize()
+    comms[0].abort()
+
+
 @pytest.mark.parametrize("victim, used", [(0, True), (2, False)])
 def test_the_death_of_a_rank_is_an_error_for_all(cp, victim, used):
     """Also of one that nobody has a connection to yet (not ``used``)."""

@@ -89,8 +89,17 @@ class Failure:
         self.reply, self.place, self.device = reply, place, device
 
     @property
+    def kind(self) -> str:
+        return self.reply.kind
+
+    @property
     def where(self) -> tuple[int, int]:
         return self.reply.batch, self.reply.index
+
+    def told_by(self, seen: Failure) -> bool:
+        """Whether who has seen the other error knows of this one: that of the same command; and of all that was
+        issued on a communicator that had ended, one error says so."""
+        return self is seen or self.where == seen.where or self.kind == seen.kind == "NcclError"
 
     def line(self) -> str:
         """All of it in one line, for a program that is ending."""
@@ -124,6 +133,7 @@ class Failure:
 class Diverged(Failure):
     """Two workers gave different answers."""
 
+    kind = "Divergence"
     where = (-1, -1)  # of no command that anybody else was told of
 
     def __init__(self, text: str, device: str) -> None:

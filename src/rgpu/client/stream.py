@@ -327,7 +327,7 @@ class CommandStream(Reading, Writing, Queue):
             found = next((failure for failure in self._failed if wanted(failure)), None)
             if found is None:
                 return
-            self._failed.remove(found)
+            self._failed = [other for other in self._failed if not other.told_by(found)]
         raise found.exception()
 
     def _raise_lost(self) -> None:
@@ -357,10 +357,10 @@ class CommandStream(Reading, Writing, Queue):
         answer = replies.pop(reply)
         if isinstance(answer, failures.Failure):
             with shield, self._failed_lock:
-                self._failed = [other for other in self._failed if other.where != answer.where]
+                self._failed = [other for other in self._failed if not other.told_by(answer)]
             raise answer.exception()
         if self._failed:
-            self._raise_unseen(lambda failure: not failure.reply.handles)
+            self._raise_lost()
         return answer
 
     def _move_on(self, condition: Callable[[], bool], pumped: bool = False) -> None:
