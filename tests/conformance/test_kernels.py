@@ -83,8 +83,15 @@ def test_walked_arrays_are_there_whole_too(cp):
     np.testing.assert_array_equal(z.get(), np.arange(6).reshape(2, 3)[:, ::-1] + 2 + 200 + 24000)
 
 
-def test_an_array_of_pointers(cp):
-    """Addresses that a program writes into an array lead to its arrays' memory, and are what it reads back."""
+@pytest.mark.parametrize("held", [False, True])
+def test_an_array_of_pointers(cp, servers, held):
+    """Addresses that a program writes into an array lead to its arrays' memory, and are what it reads back. What it
+    still holds (``held``) of an earlier session has no memory any more and is nobody's business."""
+    earlier = cp.zeros(5)
+    if held:
+        assert earlier.data.ptr
+        cp.close()
+        cp.connect(*[server.address for server in servers], check_prediction=True)
     code = """
     template<class T> __global__ void gather(T* out, T const **parts, int const* lengths, int n) {
         for (int j = threadIdx.x; j < n; j += blockDim.x)

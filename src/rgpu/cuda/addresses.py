@@ -114,14 +114,15 @@ def find(address: int) -> tuple[Remote, int]:
     raise invalid(INVALID_VALUE, f"{address:#x} is not in any live allocation of this process on a device of the pool")
 
 
-def living(number: int) -> tuple[tuple[tuple[int, int, int], ...], tuple[Remote, ...]]:
-    """The allocations of a device that have an address: (address, bytes, how far in the array it begins), arrays."""
+def living(stream: Any) -> tuple[tuple[tuple[int, int, int], ...], tuple[Remote, ...]]:
+    """The allocations of a device's session that have an address: (address, bytes, how far in the array it begins),
+    arrays. Those of an earlier session, which the program may still hold, are nowhere any more."""
     spans, arrays = [], []
     with _lock:
-        found = _range(number)
+        found = _range(issue.ordinal(stream))
         for address, (reference, nbytes) in found.roots.items() if found else ():
             root = reference()
-            if root is not None:
+            if root is not None and root._stream is stream:
                 spans.append((address, nbytes, 0 if root._root is None else root._offset))
                 arrays.append(root if root._root is None else root._root)
     return tuple(spans), tuple(arrays)

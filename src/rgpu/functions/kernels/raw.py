@@ -192,13 +192,13 @@ def _follows_pointers(code: str) -> bool:
 
 def _tables(source: _Source, arguments: list, stream: Any) -> tuple:
     """What the worker needs to know of addresses, where an argument may be an array of them."""
-    from rgpu.cuda import addresses, issue
+    from rgpu.cuda import addresses
 
     if not any(isinstance(x, Remote) and x._metadata.dtype.char in "lLqQ" for x in arguments):
         return ()
     if source.code is None or not _follows_pointers(headers.inlined(source.code, source.options)):
         return ()
-    spans, arrays = addresses.living(issue.ordinal(stream))
+    spans, arrays = addresses.living(stream)
     return ((spans, arrays),) if spans else ()
 
 
