@@ -62,8 +62,20 @@ def compiler() -> tuple[str, str]:
 
 
 def _thread_locals(path: str) -> tuple[str, ...]:
-    """The faster of the ways to reach thread-local variables (shared memory, threadIdx), where there are two."""
-    return ("-mtls-dialect=gnu2",) if platform.machine() == "x86_64" and "clang" not in compiler()[1] else ()
+    """The faster of the ways to reach thread-local variables (shared memory, threadIdx), where there are two.
+
+    Before glibc 2.40 it can clobber vector registers once many binaries are loaded (glibc's bug 31372): wrong numbers.
+    """
+    fits = platform.machine() == "x86_64" and "clang" not in compiler()[1] and _glibc() >= (2, 40)
+    return ("-mtls-dialect=gnu2",) if fits else ()
+
+
+def _glibc() -> tuple[int, ...]:
+    """The C library's version; () where it is another."""
+    try:
+        return tuple(map(int, (os.confstr("CS_GNU_LIBC_VERSION") or "").split()[-1].split(".")))
+    except (ValueError, OSError, IndexError):
+        return ()
 
 
 def _processor() -> str:
