@@ -1,5 +1,7 @@
 """The queue of commands, in C and in Python: what enters leaves once, in order, with the line it came from."""
 
+import sys
+
 import pytest
 
 from rgpu.client import queue
@@ -61,3 +63,35 @@ def test_large_batches(made):
 
 def test_every_queue_has_its_number():
     assert len({made().number for made in QUEUES.values() for _ in range(3)}) == 6
+
+
+def test_finalizers_between_any_two_lines_lose_nothing(made):
+    """They queue commands and free handles, also where the queue is just being emptied."""
+    queued, freed = [], []
+
+    def finalizer(frame, event, _):
+        if event == "line" and len(queued) < 200:
+            queued.append(1000 + len(queued))
+            made.add((ops.Unary.tag, 3, queued[-1], 1), None)
+            freed.append(2000 + len(freed))
+            made.freed.append(freed[-1]) if hasattr(made, "freed") else made.free(freed[-1])
+            if len(freed) % 3 == 0:
+                made.gather()
+        return finalizer
+
+    commands = []
+    made.free(1999)
+    for batch in range(60):
+        sys.settrace(finalizer)
+        try:
+            made.gather()
+            body, places = made.take(batch, 3, batch % 2 == 0)
+        finally:
+            sys.settrace(None)
+        left = codec.unpack(body)[1]
+        assert len(places) == len(left)
+        commands += left
+    made.gather()
+    commands += codec.unpack(made.take(99, 4096, True)[0])[1]
+    assert [c[2] for c in commands if c[0] == ops.Unary.tag] == queued
+    assert sorted(h for c in commands if c[0] == ops.Free.tag for h in c[1]) == [1999, *freed]

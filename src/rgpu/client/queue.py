@@ -77,8 +77,14 @@ class PureQueue:
 
     def gather(self) -> None:
         """Make commands of what was freed: after those that used it, before whoever asks what memory is left."""
-        while freed := self.freed[: limits.HANDLES]:
-            del self.freed[: len(freed)]  # what was added meanwhile comes after it
+        waiting = self.freed
+        while waiting:
+            freed = []
+            try:
+                while len(freed) < limits.HANDLES:
+                    freed.append(waiting.pop())  # one by one: a finalizer may come between, and be in here
+            except IndexError:
+                pass
             pending = self.pending
             pending += ((_T_FREE, freed), None)
 
@@ -86,10 +92,10 @@ class PureQueue:
         """The first commands leave: the body of a message of them, and where they came from, in order."""
         if not whole:
             self.gather()
-        taken, places = self.pending[: 2 * limit : 2], self.pending[1 : 2 * limit : 2]
-        body = codec.pack([batch, taken])
-        del self.pending[: 2 * limit]
-        return body, places
+        both = self.pending[: 2 * limit]
+        body = codec.pack([batch, both[::2]])
+        del self.pending[: len(both)]  # not what was added meanwhile
+        return body, both[1::2]
 
     def refuse(self) -> None:
         """After a fork: nothing enters any more, and what is freed is ignored."""
