@@ -51,6 +51,9 @@ int64_t table_charge(int64_t nbytes);                 /* what an array counts fo
 int table_admits(Table *t, int64_t nbytes);      /* -1 with an exception beyond a limit */
 int table_enter(Table *t, uint64_t handle, PyObject *entry, int64_t nbytes, uint64_t root); /* the same, and if in use */
 
+/* execute_spare.c */
+void spare_give(PyObject *entry);
+
 /* execute_direct.c */
 struct direct;
 struct direct *direct_new(size_t functions);

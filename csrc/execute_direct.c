@@ -145,7 +145,6 @@ typedef struct {
     npy_intp itemsize; /* of the operands */
     npy_intp shape[DIMS], strides[3][DIMS];
     char *data[3];
-    element numbers[2];
 } call;
 
 static int is_plain(const PyArrayObject *array, int number_)
@@ -407,6 +406,35 @@ int direct_mixes(struct direct *d, size_t fn, PyObject *function, int type)
     return w && w->mixed == PROOFS;
 }
 
+/* Arrays of one shape, each in C order, or a number: one call of the loop, into a new one. NULL: it is not so simple, or
+ * an exception. */
+static PyObject *straight_call(const way *w, PyArrayObject *const *arrays, element *given, int nin, npy_intp itemsize)
+{
+    PyArrayObject *first = arrays[0] ? arrays[0] : arrays[1];
+    int ndim = PyArray_NDIM(first);
+    npy_intp size = PyArray_SIZE(first), steps[3];
+    char *data[3];
+    if (!size || size >= ALONE)
+        return NULL;
+    for (int k = 0; k < nin; k++) {
+        PyArrayObject *array = arrays[k];
+        if (array && (!PyArray_IS_C_CONTIGUOUS(array) || PyArray_NDIM(array) != ndim ||
+                      !PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first), ndim)))
+            return NULL;
+        data[k] = array ? PyArray_DATA(array) : (char *)&given[k];
+        steps[k] = array ? itemsize : 0;
+    }
+    PyArrayObject *out = spare_take(ndim, PyArray_DIMS(first), w->out);
+    if (!out)
+        return NULL;
+    data[nin] = PyArray_DATA(out);
+    steps[nin] = PyArray_ITEMSIZE(out);
+    w->loop(data, &size, steps, w->data);
+    if (PyErr_Occurred()) /* powers of integers */
+        Py_CLEAR(out);
+    return (PyObject *)out;
+}
+
 static PyObject *plain_call(struct direct *d, size_t fn, PyObject *function, PyObject *a, PyObject *b, PyObject *into)
 {
     PyObject *given[2] = {a, b};
@@ -420,12 +448,18 @@ static PyObject *plain_call(struct direct *d, size_t fn, PyObject *function, PyO
     if (type == TYPES || fn >= d->count)
         return NULL;
     way *w = way_of(d, fn, function, type, nin);
-    call c = {.nargs = nin + 1, .itemsize = sizes[type]};
     if (!w || (into && w->proofs < PROOFS))
         return NULL;
+    element given_numbers[2];
     for (int k = 0; k < nin; k++)
-        if (arrays[k] ? !is_plain(arrays[k], numbers[type]) : !number_as(given[k], type, &c.numbers[k]))
+        if (arrays[k] ? !is_plain(arrays[k], numbers[type]) : !number_as(given[k], type, &given_numbers[k]))
             return NULL;
+    if (!into && w->proofs == PROOFS) {
+        PyObject *made = straight_call(w, arrays, given_numbers, nin, sizes[type]);
+        if (made || PyErr_Occurred())
+            return made;
+    }
+    call c = {.nargs = nin + 1, .itemsize = sizes[type]};
     if (!broadcast(&c, arrays, nin))
         return NULL;
     if (into) {
@@ -445,7 +479,7 @@ static PyObject *plain_call(struct direct *d, size_t fn, PyObject *function, PyO
         if (arrays[k])
             place(&c, k, arrays[k]);
         else
-            c.data[k] = (char *)&c.numbers[k];
+            c.data[k] = (char *)&given_numbers[k];
     place(&c, nin, out);
     join(&c);
     if (size >= ALONE) {

@@ -61,7 +61,8 @@ static int64_t run_slowly(PyObject *executor, uint64_t batch, uint64_t index, re
     return PyErr_Occurred() ? -1 : count;
 }
 
-static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t index, uint64_t count, int again);
+static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t index, uint64_t count,
+                       const uint32_t *ends);
 
 static uint64_t tag_of(reader r)
 {
@@ -82,20 +83,25 @@ static int64_t run_again(Loop *loop, PyObject *executor, uint64_t batch, uint64_
         PyMem_Free(made);
         return run_slowly(executor, batch, index, command);
     }
-    int64_t done = run_all(loop, executor, (reader){made, made + size}, batch, index, count, 1);
+    int64_t done = run_all(loop, executor, (reader){made, made + size}, batch, index, count, NULL);
     PyMem_Free(made);
     return done < 0 ? -1 : (int64_t)count;
 }
 
-/* Runs `count` commands; with those that they stand for, or -1. `again`: they are a template's. */
-static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t index, uint64_t count, int again)
+/* Runs `count` commands; with those that they stand for, or -1. `ends`: where each of them ends, from the first one's
+ * beginning; NULL: they are a template's. */
+static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch, uint64_t index, uint64_t count,
+                       const uint32_t *ends)
 {
     uint64_t first = index, known = 0; /* commands ahead that are known to make no chain */
+    const unsigned char *base = r.at;
     for (; count; count--) {
         if (!known && !loop->watched) {
             uint64_t chained = run_chain(loop, r, count, &known);
-            for (uint64_t i = 0; i < chained; i++)
+            for (uint64_t i = 0; !ends && i < chained; i++)
                 skip(&r);
+            if (ends && chained)
+                r.at = base + (ends += chained)[-1];
             index += chained;
             count -= chained;
             if (!count)
@@ -103,13 +109,16 @@ static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch,
         }
         known -= known > 0;
         reader command = {r.at, r.end};
-        skip(&r); /* it was whole when the message was looked over */
+        if (ends)
+            r.at = base + *ends++;
+        else
+            skip(&r); /* it was whole when the template was learnt */
         command.end = r.at;
         int64_t ran = 1;
         int how = loop->watched ? SLOW : run_one(loop, executor, command);
         if (how == SLOW) {
             uint64_t tag = tag_of(command);
-            if (again && (tag == TEMPLATE || tag == REPLAY)) {
+            if (!ends && (tag == TEMPLATE || tag == REPLAY)) {
                 PyErr_SetString(the.protocol_error, "a template repeats no template");
                 return -1;
             }
@@ -136,10 +145,13 @@ static PyObject *loop_run(Loop *loop, PyObject *args)
     int good = take_list(&r, &count) && count == 2 && take_natural(&r, &batch) && take_list(&r, &count) &&
                count <= COMMANDS;
     whole = r;
-    for (uint64_t i = 0; good && i < count; i++)
+    uint32_t ends[COMMANDS];
+    for (uint64_t i = 0; good && i < count; i++) {
         good = skip(&whole);
+        ends[i] = (uint32_t)(whole.at - r.at);
+    }
     good = good && whole.at == whole.end;
-    int64_t ran = good ? run_all(loop, executor, r, batch, 0, count, 0) : 0;
+    int64_t ran = good ? run_all(loop, executor, r, batch, 0, count, ends) : 0;
     PyBuffer_Release(&data);
     if (ran < 0)
         return NULL;

@@ -14,9 +14,14 @@ static inline int take(reader *r, size_t size, uint64_t *x)
 {
     if ((size_t)(r->end - r->at) < size)
         return 0;
+    const unsigned char *at = r->at;
     uint64_t value = 0;
-    for (size_t i = 0; i < size; i++)
-        value = value << 8 | r->at[i];
+    if (size == 8) /* as handles are: compilers make one instruction of it */
+        value = (uint64_t)at[0] << 56 | (uint64_t)at[1] << 48 | (uint64_t)at[2] << 40 | (uint64_t)at[3] << 32 |
+                (uint64_t)at[4] << 24 | (uint64_t)at[5] << 16 | (uint64_t)at[6] << 8 | at[7];
+    else
+        for (size_t i = 0; i < size; i++)
+            value = value << 8 | at[i];
     r->at += size;
     *x = value;
     return 1;
@@ -112,6 +117,14 @@ static inline int take_text(reader *r, const char **text, size_t *size)
     return 1;
 }
 
+/* Bytes behind a mark, by the mark; MORE: what is there says it; NONE: extensions, and what msgpack never uses. */
+enum { MORE = -1, NONE = -2 };
+static const signed char behind[256] = {
+    [0x80 ... 0xbf] = MORE, [0xc1] = NONE, [0xc4 ... 0xc6] = MORE, [0xc7 ... 0xc9] = NONE, [0xca] = 4, [0xcb] = 8,
+    [0xcc] = 1, [0xcd] = 2, [0xce] = 4, [0xcf] = 8, [0xd0] = 1, [0xd1] = 2, [0xd2] = 4, [0xd3] = 8,
+    [0xd4 ... 0xd8] = NONE, [0xd9 ... 0xdf] = MORE,
+};
+
 /* Step over one value, whatever it is; 0 where the bytes are none. Costs no more than their number. */
 static inline int skip(reader *r)
 {
@@ -121,32 +134,23 @@ static inline int skip(reader *r)
             return 0;
         open--;
         unsigned char mark = *r->at++;
-        if (mark < 0x80 || mark >= 0xe0 || mark == 0xc0 || mark == 0xc2 || mark == 0xc3)
-            continue;
-        if (mark < 0x90) {
-            open += 2 * (uint64_t)(mark & 15);
-            continue;
-        }
-        if (mark < 0xa0) {
-            open += mark & 15;
-            continue;
-        }
         uint64_t size = 0;
-        if (mark < 0xc0)
+        if (behind[mark] >= 0)
+            size = (uint64_t)behind[mark];
+        else if (behind[mark] == NONE)
+            return 0;
+        else if (mark < 0xa0)
+            open += mark < 0x90 ? 2 * (uint64_t)(mark & 15) : (uint64_t)(mark & 15);
+        else if (mark < 0xc0)
             size = mark & 31;
-        else if ((mark >= 0xc4 && mark <= 0xc6) || (mark >= 0xd9 && mark <= 0xdb)) {
+        else if (mark < 0xdc) {
             if (!take(r, (size_t)1 << (mark <= 0xc6 ? mark - 0xc4 : mark - 0xd9), &size))
                 return 0;
-        } else if (mark == 0xca || mark == 0xcb)
-            size = mark == 0xca ? 4 : 8;
-        else if (mark >= 0xcc && mark <= 0xd3)
-            size = (uint64_t)1 << (mark & 3);
-        else if (mark >= 0xdc && mark <= 0xdf) {
+        } else {
             if (!take(r, mark & 1 ? 4 : 2, &n))
                 return 0;
             open += mark >= 0xde ? 2 * n : n;
-        } else
-            return 0; /* extensions, and what msgpack never uses */
+        }
         if (size > (uint64_t)(r->end - r->at))
             return 0;
         r->at += size;

@@ -118,7 +118,7 @@ void table_release(Table *t, uint64_t handle)
         if (root)
             forget_view(t, root);
     }
-    Py_DECREF(entry);
+    spare_give(entry);
 }
 
 static int refuse_memory(int64_t nbytes, long long used, long long limit)
