@@ -7,6 +7,7 @@ come from a table, not from hand-written bodies.
 
 from __future__ import annotations
 
+import importlib
 import types
 import warnings
 from typing import Any
@@ -482,6 +483,8 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         if out:
             kwargs["out"] = out[0]
         found = UFUNCS.get(name) or getattr(rgpu, name, None)
+        if found is None:  # SciPy's ufuncs of special functions
+            found = getattr(importlib.import_module("rgpu.cupyx.scipy.special"), name, None)
         if found is not None and method != "__call__":
             found = getattr(found, method, None)
         if found is None:

@@ -235,6 +235,18 @@ def test_numpy_functions_are_dispatched(cp):
         np.add(a, np.ones(4))
 
 
+def test_functions_that_take_host_arrays_take_large_ones(cp):
+    """What travels inside a command is limited; what CuPy's ``asanyarray`` takes is not."""
+    host = np.arange(20_000.0)
+    for size in (10, host.size):
+        device = cp.array(host[:size])
+        assert bool(cp.allclose(host[:size], device)) and bool(np.allclose(host[:size], device + 1e-9))
+        assert cp.isclose(device, host[:size] + 1).sum() == 0
+        assert cp.common_type(host[:size], device.astype(np.float32)) is np.float64
+    with pytest.raises(TypeError, match="Unsupported type"):
+        cp.maximum(cp.array(host), host)
+
+
 def test_implicit_conversion_is_refused(cp):
     a = cp.arange(4.0)
     for convert in (

@@ -295,6 +295,18 @@ def test_images_with_python_callables():
     assert ndimage.distance_transform_edt(image > 3, float64_distances=False).dtype == np.float32
 
 
+def test_scipys_special_ufuncs_given_device_arrays():
+    theirs, x = importlib.import_module("scipy.special"), np.linspace(0.5, 2, 7)
+    ours = theirs.erf(cp.array(x))
+    assert isinstance(ours, cp.ndarray)
+    np.testing.assert_allclose(ours.get(), theirs.erf(x), rtol=1e-12)
+    out = cp.empty(7)
+    assert theirs.gammaln(cp.array(x), out=out) is out
+    np.testing.assert_allclose(out.get(), theirs.gammaln(x), rtol=1e-12)
+    with pytest.raises(TypeError):
+        theirs.wofz(cp.array(x))  # CuPy has none
+
+
 def test_kernels_of_windows_and_lines():
     ndimage, theirs = cupyx.scipy.ndimage, importlib.import_module("scipy.ndimage")
     largest = cp.RawKernel(
@@ -310,6 +322,11 @@ def test_kernels_of_windows_and_lines():
         for (int i = 0; i < m; ++i) y[i] = x[n - 1 - i]; }""",
         "turn",
     )
+    # parameters by names that the kernel around it might have
+    same = "__device__ T same(T x) { return x; }"
+    total = cp.ReductionKernel("T in", "T out", "same(in)", "a + b", "out = a", "0", "total", preamble=same)
+    ours = ndimage.generic_filter(cp.array(IMAGE), total, 3)
+    np.testing.assert_allclose(ours.get(), theirs.generic_filter(IMAGE, np.sum, 3))
     footprint = np.array([[1, 0, 1], [1, 1, 0]], bool)
     for mode in ("reflect", "constant", "wrap"):
         options = {"mode": mode, "origin": (0, 1)}

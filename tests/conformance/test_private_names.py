@@ -58,6 +58,8 @@ def test_small_helpers(cp):
     assert core.elementwise_copy(cp.array([1.5, 2.5, -3.5]), target) is target
     assert target.tolist() == [[1, 2, -3]] * 2
     assert core.ndarray is cp.ndarray and core.core.ndarray is cp.ndarray
+    assert core._get_warpsize() == cp.cuda.Device().attributes["WarpSize"]
+    assert int(core._full_mask_hex(), 16) == core._full_mask() == 2 ** core._get_warpsize() - 1
     assert core._scalar.get_typename("complex64") == "complex<float>"
     internal = core.internal
     assert internal._normalize_axis_indices((-1, 0), 3) == (0, 2)

@@ -23,6 +23,9 @@ from rgpu._core._accelerator import get_routine_accelerators as get_routine_acce
 from rgpu._core._accelerator import set_elementwise_accelerators as set_elementwise_accelerators
 from rgpu._core._accelerator import set_reduction_accelerators as set_reduction_accelerators
 from rgpu._core._accelerator import set_routine_accelerators as set_routine_accelerators
+from rgpu._core._kernel import _full_mask as _full_mask
+from rgpu._core._kernel import _full_mask_hex as _full_mask_hex
+from rgpu._core._kernel import _get_warpsize as _get_warpsize
 from rgpu._core._kernel import create_ufunc as create_ufunc
 from rgpu._core._reduction import create_reduction_func as create_reduction_func
 from rgpu._core._routines_linalg import get_compute_type as get_compute_type

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rgpu._util import memoize
 from rgpu.client.remote import Remote
+from rgpu.cuda import runtime
 from rgpu.functions import creation
 from rgpu.functions.kernels import ElementwiseKernel as ElementwiseKernel
 from rgpu.functions.ufunc import ufunc as ufunc
@@ -17,6 +19,22 @@ from rgpu.wire.kernels import c_type
 
 #: what a loop's input must be able to hold for a Python number, which has no dtype of its own
 _WEAK = {bool: "?biufc", int: "iufc", float: "fc", complex: "c"}
+
+
+@memoize(for_each_device=True)
+def _get_warpsize() -> int:
+    """How many threads a warp of the current device has."""
+    return runtime.getDeviceProperties(runtime.getDevice())["warpSize"]
+
+
+def _full_mask() -> int:
+    """All lanes of a warp, for the functions of CUDA that take a mask of lanes."""
+    return (1 << _get_warpsize()) - 1
+
+
+def _full_mask_hex() -> str:
+    """`_full_mask` as CUDA C++ writes it."""
+    return hex(_full_mask())
 
 
 def read_loops(ops: tuple, routine: Any) -> list[tuple[list[np.dtype], list[np.dtype], Any]]:

@@ -41,6 +41,9 @@ def upload(host: np.ndarray, stream: Any, cls: Any = None, fortran: bool = False
     return result
 
 
+dispatch.upload = upload
+
+
 def bytes_of(host: np.ndarray) -> memoryview:
     """The memory of a contiguous host array as bytes."""
     flat = host.T if not host.flags.c_contiguous else host

@@ -19,7 +19,7 @@ from rgpu.client.remote import Remote
 from rgpu.client.stream import next_handle
 from rgpu.errors import PerformanceWarning
 from rgpu.functions.recording import listener
-from rgpu.wire import ops, values
+from rgpu.wire import limits, ops, values
 from rgpu.wire.functions import BY_NAME, Function
 
 _T_UNARY, _T_BINARY, _T_INPLACE, _T_CALL = ops.Unary.tag, ops.Binary.tag, ops.Inplace.tag, ops.Call.tag
@@ -33,6 +33,7 @@ to_device: Any = None
 managed: Any = None  # an array over memory for all devices, on the current one; None for any other
 to_order: Any = None  # a copy of an array in an order
 like: Any = None  # a device array for an object that stands for one
+upload: Any = None  # a host array as one of a stream's device
 #: set while somebody looks at allocations (``cuda.allocations``): given each new array, it returns what to use for it
 made: Any = None
 
@@ -244,6 +245,9 @@ class _Arguments:
         if isinstance(x, np.ndarray):
             if not self.accept_host:
                 raise TypeError(f"Unsupported type {type(x)}")
+            if x.nbytes > limits.INLINE_BYTES and not x.dtype.hasobject:  # too large for the command itself
+                self.kept.append(upload(x, self.stream))
+                return self.special(self.kept[-1])
             self.key.append((x.shape, x.dtype, x.tobytes()) if x.size <= 256 else object())
             return None
         if isinstance(x, np.generic):

@@ -76,17 +76,14 @@ def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
 
 
 def common_type(*arrays: Any) -> Any:
-    if not arrays:
-        return np.float16
-    default = np.float16
+    """The inexact type that holds them all, by their dtypes alone: ``numpy.float16`` of none, double of integers."""
     kinds = []
     for a in arrays:
-        if not isinstance(a, Remote):
-            raise TypeError(f"Unsupported type {type(a)}")
-        if a._metadata.dtype.kind == "b":
+        dtype = a._metadata.dtype if isinstance(a, Remote) else a.dtype
+        if dtype.kind == "b":
             raise TypeError("can't get common type for non-numeric array")
-        kinds.append(np.float64 if a._metadata.dtype.kind in "iu" else a._metadata.dtype.type)
-    return np.result_type(default, *kinds).type
+        kinds.append(np.float64 if dtype.kind in "iu" else dtype.type)
+    return np.result_type(np.float16, *kinds).type
 
 
 def isscalar(element):  # NumPy's signature has no annotations, and programs compare

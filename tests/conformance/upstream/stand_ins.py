@@ -138,9 +138,6 @@ _SCALE_INVARIANT = {"linear", "thin_plate_spline", "cubic", "quintic"}
 #: internals with a meaning that cupy.testing or the tests rely on
 VALUES: dict[str, Any] = {
     "cupy.linalg._util.stacked_identity": _identities,
-    # a warp of a cpu device
-    "cupy._core._get_warpsize": lambda: 32,
-    "cupy._core._full_mask": lambda: 0xFFFFFFFF,
     # the cache of CuPy's compiler, which its tests set aside: the servers' goes by content
     "cupy.cuda.compiler._kernel_cache_backend": None,
     "cupy.cuda.compiler._empty_file_preprocess_cache": {},

@@ -22,34 +22,39 @@ from rgpu.wire.kernels import c_type
 #: modes of ndimage as modes of ``pad``
 _MODES = {"reflect": "symmetric", "grid-mirror": "symmetric", "constant": "constant", "grid-constant": "constant",
           "nearest": "edge", "mirror": "reflect", "wrap": "wrap", "grid-wrap": "wrap"}  # fmt: skip
-_EACH = "unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;"
+# The names here begin with rgpu_: a kernel of the user's has any others, and CuPy's (REDUCE, _in_ind) beside its own.
+_EACH = "unsigned long long rgpu_i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;"
 _WINDOW = """
-extern "C" __global__ void rgpu_each(double* in, double* out, unsigned long long n, int size) {
-    %s if (i < n) %s(in + i * size, size, out + i);
+extern "C" __global__ void rgpu_each(double* rgpu_in, double* rgpu_out, unsigned long long rgpu_n, int rgpu_size) {
+    %s if (rgpu_i < rgpu_n) %s(rgpu_in + rgpu_i * rgpu_size, rgpu_size, rgpu_out + rgpu_i);
 }"""
 _LINE = """
-extern "C" __global__ void rgpu_each(double* in, double* out, unsigned long long n, long long a, long long b) {
-    %s if (i < n) %s(in + i * a, a, out + i * b, b);
+extern "C" __global__ void rgpu_each(
+    double* rgpu_in, double* rgpu_out, unsigned long long rgpu_n, long long rgpu_a, long long rgpu_b
+) {
+    %s if (rgpu_i < rgpu_n) %s(rgpu_in + rgpu_i * rgpu_a, rgpu_a, rgpu_out + rgpu_i * rgpu_b, rgpu_b);
 }"""
 _REDUCTION = """
+%(types)s
 %(preamble)s
+typedef %(reduce_type)s rgpu_type;
+#define REDUCE(a, b) (%(reduce)s)
+#define POST_MAP(a) (%(post_map)s)
 struct rgpu_index { long long n; __device__ long long size() const { return n; } };
-extern "C" __global__ void rgpu_each(%(in_type)s* in, %(out_type)s* out, unsigned long long n, int size) {
-    %(types)s
-    typedef %(reduce_type)s rgpu_type;
-    %(each)s if (i >= n) return;
-    %(in_type)s* _raw_%(in_name)s = in + i * size;
-    rgpu_index _in_ind; _in_ind.n = size;
+extern "C" __global__ void rgpu_each(
+    %(in_type)s* rgpu_in, %(out_type)s* rgpu_out, unsigned long long rgpu_n, int rgpu_size
+) {
+    %(each)s if (rgpu_i >= rgpu_n) return;
+    %(in_type)s* _raw_%(in_name)s = rgpu_in + rgpu_i * rgpu_size;
+    rgpu_index _in_ind; _in_ind.n = rgpu_size;
     rgpu_type rgpu_sum = rgpu_type(%(identity)s);
-    for (int rgpu_j = 0; rgpu_j < size; ++rgpu_j) {
+    for (int rgpu_j = 0; rgpu_j < rgpu_size; ++rgpu_j) {
         %(in_type)s %(in_name)s = _raw_%(in_name)s[rgpu_j];
-        rgpu_type b = rgpu_type(%(map)s), a = rgpu_sum;
-        rgpu_sum = rgpu_type(%(reduce)s);
+        rgpu_type rgpu_mapped = rgpu_type(%(map)s);
+        rgpu_sum = rgpu_type(REDUCE(rgpu_sum, rgpu_mapped));
     }
-    rgpu_type a = rgpu_sum;
-    %(out_type)s %(out_name)s;
-    %(post_map)s;
-    out[i] = %(out_name)s;
+    %(out_type)s& %(out_name)s = rgpu_out[rgpu_i];
+    POST_MAP(rgpu_sum);
 }"""
 
 
