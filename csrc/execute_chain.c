@@ -300,7 +300,7 @@ static int hold_all(chain *c)
         if (v->array)
             Py_INCREF((PyObject *)v->array);
         else if (!v->freed)
-            v->array = (PyArrayObject *)PyArray_SimpleNew(c->ndim, c->shape, numpy_types[v->type]);
+            v->array = spare_take(c->ndim, c->shape, numpy_types[v->type]);
         if (!v->array && !v->freed)
             return 0;
     }

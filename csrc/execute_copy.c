@@ -138,7 +138,7 @@ PyObject *call_copy(Loop *loop, uint64_t fn, reader *r)
         !take_natural(r, &tag) || tag != DTYPE || !take_text(r, &text, &length) || r->at == r->end || *r->at != 0x80 ||
         !is_numeric(from) || PyArray_DESCR(from) != dtype_of(loop, text, length) || PyArray_SIZE(from) > LARGEST)
         return NULL;
-    PyArrayObject *to = (PyArrayObject *)PyArray_SimpleNew(PyArray_NDIM(from), PyArray_DIMS(from), PyArray_TYPE(from));
+    PyArrayObject *to = spare_take(PyArray_NDIM(from), PyArray_DIMS(from), PyArray_TYPE(from));
     if (to && !copy(to, from)) {
         Py_DECREF((PyObject *)to);
         to = NULL;

@@ -467,7 +467,7 @@ static PyObject *plain_call(struct direct *d, size_t fn, PyObject *function, PyO
             !PyArray_CompareLists(PyArray_DIMS(out), c.shape, c.ndim) || (arrays[1] && disturbs(out, arrays[1])))
             return NULL;
     } else
-        out = (PyArrayObject *)PyArray_SimpleNew(c.ndim, c.shape, w->out);
+        out = spare_take(c.ndim, c.shape, w->out);
     if (!out)
         return NULL;
     npy_intp size = PyArray_SIZE(out);

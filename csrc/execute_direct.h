@@ -32,9 +32,6 @@ int find_loop(PyObject *ufunc, int type, inner_loop *found); /* 0: there is none
 int disturbs(const PyArrayObject *into, const PyArrayObject *from); /* they overlap, and are not the same */
 int same_bytes(PyArrayObject *ours, PyObject *theirs);        /* and the same type and shape; takes theirs */
 
-/* execute_spare.c */
-PyArrayObject *spare_take(int ndim, npy_intp *shape, int type);
-
 /* Whether NumPy's loops take it as it lies. */
 static inline int lies_plainly(const PyArrayObject *array)
 {

@@ -67,6 +67,9 @@ PyArrayObject *take_array(const Loop *loop, reader *r); /* borrowed; NULL: it is
 PyObject *call_assign(Loop *loop, uint64_t fn, reader *r);
 PyObject *call_copy(Loop *loop, uint64_t fn, reader *r);
 
+/* execute_spare.c */
+PyArrayObject *spare_take(int ndim, npy_intp *shape, int type); /* a new array in C order, of any content */
+
 /* execute_reduce.c */
 struct reduces *reduces_new(PyObject *list);
 void reduces_free(struct reduces *all);

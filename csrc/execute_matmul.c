@@ -21,7 +21,7 @@ int is_matmul(PyObject *function)
 static PyArrayObject *multiply(const inner_loop *loop, PyArrayObject *a, PyArrayObject *b)
 {
     npy_intp shape[2] = {PyArray_DIM(a, 0), PyArray_DIM(b, 1)};
-    PyArrayObject *out = (PyArrayObject *)PyArray_SimpleNew(2, shape, PyArray_TYPE(a));
+    PyArrayObject *out = spare_take(2, shape, PyArray_TYPE(a));
     if (!out)
         return NULL;
     char *data[3] = {PyArray_DATA(a), PyArray_DATA(b), PyArray_DATA(out)};

@@ -202,7 +202,7 @@ static PyArrayObject *reduced(const known *k, PyArrayObject *array, int keepdims
             shape[ndim++] = 1;
     if (!plan_of(of, itemsize, &p))
         return NULL;
-    PyArrayObject *out = (PyArrayObject *)PyArray_SimpleNew(ndim, shape, of->type);
+    PyArrayObject *out = spare_take(ndim, shape, of->type);
     if (!out)
         return NULL;
     char *from = PyArray_DATA(array), *to = PyArray_DATA(out);

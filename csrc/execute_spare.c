@@ -1,12 +1,13 @@
 /* Small arrays that nobody has any more, kept for the next results of their kind: making an array and letting it go costs
- * several times what the elements of a small result do. Only for results that are written whole. Belongs to the process,
+ * several times what the elements of a small result do. Only for results that are then written whole. Belongs to the process,
  * and so to one session; guarded by the interpreter's lock. */
 #define NO_IMPORT_ARRAY
 #include "execute_direct.h"
 
 #define KINDS 8
 #define SPARE 1024 /* arrays of a kind: a message frees as many */
-#define LARGEST 1024 /* bytes of one */
+#define KEPT (1 << 20) /* bytes of a kind */
+#define LARGEST (64 << 10) /* bytes of one */
 #define DIMS 3
 
 typedef struct {
@@ -33,7 +34,6 @@ static int is_of(const kind *k, int ndim, const npy_intp *shape, int type)
     return same;
 }
 
-/* A new array in C order, whose elements may be anything. */
 PyArrayObject *spare_take(int ndim, npy_intp *shape, int type)
 {
     if (ndim <= DIMS) {
@@ -64,7 +64,7 @@ void spare_give(PyObject *entry)
         memcpy(k->shape, PyArray_DIMS(array), (size_t)ndim * sizeof *k->shape);
     }
     int same = is_of(k, ndim, PyArray_DIMS(array), type);
-    if (same && k->count < SPARE) {
+    if (same && k->count < SPARE && (k->count + 1) * PyArray_NBYTES(array) <= KEPT) {
         k->arrays[k->count++] = array;
         return;
     }
