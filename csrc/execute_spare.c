@@ -61,7 +61,8 @@ void spare_give(PyObject *entry)
     if (!k->count) {
         k->type = type;
         k->ndim = ndim;
-        memcpy(k->shape, PyArray_DIMS(array), (size_t)ndim * sizeof *k->shape);
+        for (int i = 0; i < ndim; i++)
+            k->shape[i] = PyArray_DIM(array, i);
     }
     int same = is_of(k, ndim, PyArray_DIMS(array), type);
     if (same && k->count < SPARE && (k->count + 1) * PyArray_NBYTES(array) <= KEPT) {

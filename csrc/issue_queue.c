@@ -95,7 +95,8 @@ static int gather(Queue *q, size_t wanted)
         done += count;
     }
     q->nfreed -= wanted;
-    memmove(q->freed, q->freed + wanted, q->nfreed * sizeof(freed));
+    if (q->nfreed)
+        memmove(q->freed, q->freed + wanted, q->nfreed * sizeof(freed));
     return 0;
 }
 
