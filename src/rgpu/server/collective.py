@@ -20,11 +20,12 @@ import numpy as np
 from rgpu.errors import PeerLost, ProtocolError
 from rgpu.server import rings
 from rgpu.server.host import host_id
-from rgpu.server.meeting import Store, Visitor
+from rgpu.server.meeting import SIZE, Store, Visitor
 from rgpu.server.peer import Pair
 from rgpu.server.table import Poison
 
 MEETING = 60.0  # seconds that a rank waits for the others to join
+UNUSED = 32  # meeting places of a worker to which nobody has come yet; of more the oldest ends
 _SMALL = 64 << 10  # bytes up to which a broadcast or reduce takes a tree
 _REMOTE_ERROR, _INVALID_ARGUMENT, _INVALID_USAGE = 6, 4, 5
 _PROBE = 256 << 10  # bytes of the messages that measure a link, which may be a slow one
@@ -60,23 +61,36 @@ class Communicator:
     def __init__(self, peers: Any, size: int, rank: int, secret: bytes, places: list[str]) -> None:
         if not 0 <= rank < size:
             raise NcclError(_INVALID_ARGUMENT, f"NCCL_ERROR_INVALID_ARGUMENT: rank {rank} of {size}")
-        self.size, self.rank, self._secret, self._places = size, rank, secret, places
-        self._peers = peers
+        self._begin(peers, size, rank, secret, Visitor(places, secret, MEETING, peers.meeting, rank, peers.away))
+        peers.visitors.add(self._visitor)
+        try:
+            self._meet()
+        except BaseException as error:
+            self.abort(self._why(error))
+            raise
+
+    def _begin(self, peers: Any, size: int, rank: int, secret: bytes, visitor: Any) -> None:
+        self.size, self.rank, self._secret = size, rank, secret
+        self._peers, self._visitor = peers, visitor
         self.error: str = ""
+        self.latest: Promise | None = None  # what was issued beside the commands
         self._dialled: Pair | None = None  # not heard by the other end yet
         self._splits = 0
         self._pairs: dict[int, Pair] = {}
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
         self._costs: rings.Costs | None = None
-        self._visitor = Visitor(places, secret, MEETING, peers.meeting, rank, peers.away)
-        peers.visitors.add(self._visitor)
-        self._visitor.watch(self._told)
+        self._left = threading.Lock()  # held: this rank has let go
         self.ways: deque[str] = deque(maxlen=16)  # which way the latest all-reduces went
-        self._visitor.put(f"host/{rank}", host_id())
-        self._visitor.put(f"room/{rank}", peers.room)
-        self.hosts = [self._visitor.take(f"host/{other}") for other in range(size)]
-        self.rooms = [self._visitor.take(f"room/{other}") for other in range(size)]
+        visitor.watch(self._told)
+
+    def _meet(self) -> None:
+        """Tell the others who is here, and hear of them."""
+        self._visitor.put(SIZE, str(self.size))
+        self._visitor.put(f"host/{self.rank}", host_id())
+        self._visitor.put(f"room/{self.rank}", self._peers.room)
+        self.hosts = [self._visitor.take(f"host/{other}") for other in range(self.size)]
+        self.rooms = [self._visitor.take(f"room/{other}") for other in range(self.size)]
         self.order = [other for ranks in rings.by_host(self.hosts) for other in ranks]
 
     # ---- talking to a rank -----------------------------------------------------------------------
@@ -84,11 +98,17 @@ class Communicator:
     def _pair(self, peer: int) -> Pair:
         found = self._pairs.get(peer)
         if found is None:
-            found = self._pairs[peer] = self._connect(peer)
-            self._peers.others.add(found)
-            if self.error:  # told while it was made
-                found.connection.fail(PeerLost(self.error))
+            if self._left.locked():
+                raise PeerLost(self.error or "the communicator has ended")
+            found = self._connect(peer)
         return found
+
+    def _keep(self, peer: int, pair: Pair) -> Pair:
+        self._pairs[peer] = pair
+        self._peers.others.add(pair)
+        if self.error:  # told while it was made
+            pair.connection.fail(PeerLost(self.error))
+        return pair
 
     def _connect(self, peer: int) -> Pair:
         """The lower rank listens and says where, the higher one comes."""
@@ -97,6 +117,7 @@ class Communicator:
         name = f"rank {peer}"
         if self.rank == low:
             places, pair = self._peers.open(secret, name, self.rooms[peer])
+            self._keep(peer, pair)
             pair.meet(self.hosts[peer])
             self._visitor.put(f"pair/{low}/{high}", " ".join(places).replace("0.0.0.0", self._visitor.host))
             return pair
@@ -105,7 +126,7 @@ class Communicator:
         self._dialled = None
         if pair is None:
             raise PeerLost(f"rank {peer} cannot be reached from rank {self.rank} at {' or '.join(places)}")
-        return pair
+        return self._keep(peer, pair)
 
     def _dialling(self, pair: Pair) -> None:
         self._dialled = pair
@@ -261,6 +282,7 @@ class Communicator:
         for pair in (*self._pairs.values(), self._dialled):
             if pair is not None:
                 pair.connection.fail(PeerLost(why))
+        self._let_go()
 
     def abort(self, why: str) -> None:
         """Every other rank hears of it, whatever it waits for. ``error`` is then what went wrong first, anywhere."""
@@ -270,28 +292,47 @@ class Communicator:
         for pair in list(self._pairs.values()):  # first, for the meeting place may be gone, and that takes a second
             pair.give_up(why)
         self.error = self.error or self._visitor.abort(why)
+        self._aside(self._let_go)
 
     def close(self) -> None:
-        for pair in self._pairs.values():
+        """What was sent still arrives. The others are not told: they may go on, but not with this rank."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the connections to other ranks and to the meeting place."""
+        if not self._left.acquire(blocking=False):
+            return
+        for pair in list(self._pairs.values()):
             pair.close(1.0)
         self._pairs = {}
         self._visitor.close()
+
+    @property
+    def ended(self) -> bool:
+        return self._left.locked()
+
+    def __del__(self) -> None:
+        """Freed by its client, or with the last thing that was issued on it."""
+        with contextlib.suppress(AttributeError):  # it never began
+            if not self.ended:
+                self._aside(self.close)
+
+    @staticmethod
+    def _aside(work: Callable[[], None]) -> None:
+        """In a thread of its own: it may wait for the other ranks a little, and commands need not."""
+        with contextlib.suppress(RuntimeError):  # the process ends, and all of this with it
+            threading.Thread(target=work, name="rgpu-collective-end", daemon=True).start()
 
 
 class _Part(Communicator):
     """A communicator of some ranks of another, which meet at the same place."""
 
     def __init__(self, whole: Communicator, ranks: list[int], name: str) -> None:
-        self.size, self.rank = len(ranks), ranks.index(whole.rank)
-        self._secret = hashlib.blake2b(name.encode(), key=whole._secret, digest_size=16).digest()
-        self._places, self._peers = whole._places, whole._peers
-        self.error, self._splits, self._dialled = "", 0, None
-        self._pairs, self._sent, self._received = {}, {}, {}
-        self._costs, self.ways = None, deque(maxlen=16)
-        self._visitor = _Under(whole._visitor, name)  # type: ignore[assignment]
-        self._visitor.watch(self._told)
+        secret = hashlib.blake2b(name.encode(), key=whole._secret, digest_size=16).digest()
         self.hosts, self.rooms = ([known[rank] for rank in ranks] for known in (whole.hosts, whole.rooms))
         self.order = [other for found in rings.by_host(self.hosts) for other in found]
+        visitor = _Under(whole._visitor, name)
+        self._begin(whole._peers, len(ranks), ranks.index(whole.rank), secret, visitor)
 
 
 class _Under:
@@ -313,7 +354,7 @@ class _Under:
         self._visitor.watch(told)
 
     def close(self) -> None:
-        """The whole communicator's."""
+        self._visitor.close()
 
 
 def _assign(target: np.ndarray, source: np.ndarray) -> None:
@@ -349,6 +390,7 @@ class Promise:
             self._error = error
         finally:
             self.ended = time.perf_counter()
+            del self._work  # and with it what it holds
             self._done.set()
 
     def wait(self) -> None:
@@ -419,6 +461,7 @@ def run(executor: Any, handle: int, operation: int, places: tuple, dtype: int, r
     promise = executor.backend.collective(
         lambda given, taken: comm.run(name, given, taken, reduction, root), source, target, kind
     )
+    comm.latest = promise
     if promise is not None and places[1] is not None:
         table, memory = executor.table, executor.table.root(places[1]) or places[1]
         promise.on_error = lambda error: table.poison_memory(memory, executor.describe_error(error, (0, 0)))
@@ -429,14 +472,23 @@ def run(executor: Any, handle: int, operation: int, places: tuple, dtype: int, r
 
 def _meet(backend: Any) -> list:
     """A new meeting place at this worker: ``[secret, where]``."""
-    uri = backend.peers.place()
+    uri, stores = backend.peers.place(), backend.peers.stores
+    stores[:] = [store for store in stores if not store.ended]
+    for store in [store for store in stores if store.unused][: 1 - UNUSED]:
+        store.close(0.0)
     store = Store(uri, backend.peers.meeting)
-    backend.peers.stores.append(store)
+    stores.append(store)
     return [store.secret, store.endpoint.partition("://")[2]]
 
 
 def _join(backend: Any, size: int, rank: int, secret: bytes, places: list[str]) -> Any:
     return _or_nccl_error(backend.communicator, backend.peers, size, rank, secret, places)
+
+
+def _close(comm: Communicator) -> None:
+    """Forget it. What was issued beside the commands is still done: what it holds last ends it."""
+    if comm.latest is None or comm.latest.done:
+        comm.close()
 
 
 def _or_nccl_error(make: Callable[..., Any], *args: Any) -> Any:
@@ -453,6 +505,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "nccl.group": lambda backend, on: backend.group(on),
     "nccl.split": lambda backend, comm, color, key: _or_nccl_error(comm.split, color, key),
     "nccl.abort": lambda backend, comm, why="aborted by its owner": comm.abort(why),
-    "nccl.close": lambda backend, comm: comm.close(),
+    "nccl.close": lambda backend, comm: _close(comm),
     "nccl.state": lambda backend, comm: [comm.size, comm.rank, comm.error, list(comm.ways), [*(comm._costs or ())]],
 }

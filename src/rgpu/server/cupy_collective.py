@@ -18,9 +18,10 @@ from rgpu.server import collective
 class Communicator(collective.Communicator):
     """One rank, on this process's card."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._nccl: Any = None
+    _nccl: Any = None
+
+    def _meet(self) -> None:
+        super()._meet()
         mine = str(nccl.get_version()) if nccl.available else "none"
         self._visitor.put(f"nccl/{self.rank}", mine)
         versions = {self._visitor.take(f"nccl/{rank}") for rank in range(self.size)}
@@ -64,9 +65,13 @@ class Communicator(collective.Communicator):
 
     def close(self) -> None:
         if self._nccl is not None:
-            self._nccl.destroy()
+            (self._nccl.abort if self.error else self._nccl.destroy)()  # destroying waits, perhaps for a lost rank
             self._nccl = None
         super().close()
+
+    @property
+    def ended(self) -> bool:
+        return self._nccl is None and super().ended
 
 
 def group(on: bool) -> None:
