@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -57,6 +58,23 @@ def test_bytes_do_not_pass_the_client(cp):
     assert traffic(cp) - before < 4096
     assert cp.stats()["direct_bytes"] - directly == a.nbytes
     np.testing.assert_array_equal(c, np.arange((1 << 19) - 3, 1 << 19))
+
+
+@pytest.mark.filterwarnings("default::rgpu.errors.PerformanceWarning")
+@pytest.mark.parametrize(
+    "line",
+    ["a + b", "a += b", "cp.add(a, b)", "cp.sqrt(b)", "cp.concatenate([a, b])", "b.sum()", "a[...] = b",
+     "a[1:] = b[1:]", "cp.copyto(a, b)", "cp.copyto(a, b, where=True)", "cp.where(a, b, 0)",
+     "a.fill(cp.complex128(1j))", "(a * 1j).astype('f8')"],
+)  # fmt: skip
+def test_a_warning_names_the_line_of_the_user(cp, line):
+    with cp.cuda.Device(1):
+        b = cp.ones(4)
+    with cp.cuda.Device(0):
+        a = cp.zeros(4)
+        with pytest.warns(np.exceptions.ComplexWarning if "1j" in line else errors.PerformanceWarning) as found:
+            types.FunctionType(compile(line, "users.py", "exec"), {"cp": cp, "a": a, "b": b})()
+    assert {warning.filename for warning in found} == {"users.py"}
 
 
 def test_a_copy_does_not_make_the_client_wait(cp):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import linecache
 import os
+import sys
 from collections import Counter
 from typing import Any
 
@@ -62,6 +63,14 @@ def is_users(code: Any) -> bool:
     if users is None:
         users = outside[name] = is_outside(name)
     return users
+
+
+def users_level() -> int:
+    """The ``stacklevel`` with which a warning that the caller gives names the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and not is_users(frame.f_code):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def line_of(place: tuple) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.client import pool, predict
+from rgpu.client import failures, pool, predict
 from rgpu.client.meta import Meta, ordered
 from rgpu.client.quick import note
 from rgpu.client.remote import Remote
@@ -88,7 +88,7 @@ def warn_peer(array: Remote, stream: Any) -> None:
         f"The device where the array resides ({array._stream.device.ordinal}) is different from the current device "
         f"({stream.device.ordinal}): it is copied for this operation.",
         PerformanceWarning,
-        stacklevel=5,
+        stacklevel=failures.users_level(),
     )
 
 
@@ -393,7 +393,7 @@ def warn_of_lost_parts(arrays: Any, dtype: Any) -> None:
         warnings.warn(
             "Casting complex values to real discards the imaginary part",
             np.exceptions.ComplexWarning,
-            stacklevel=5,
+            stacklevel=failures.users_level(),
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.client import failures
 from rgpu.client import meta as layouts
 from rgpu.client.quick import note, quick
 from rgpu.client.remote import Remote
@@ -195,7 +196,7 @@ def scalar(value: Any, dtype: np.dtype) -> Any:
         warnings.warn(
             "Casting complex values to real discards the imaginary part",
             np.exceptions.ComplexWarning,
-            stacklevel=4,
+            stacklevel=failures.users_level(),
         )
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgpu import cuda
+from rgpu.client import failures
 from rgpu.client.remote import Remote
 from rgpu.cupyx.distributed.array import _modes
 from rgpu.cupyx.distributed.array._chunk import _Chunk
@@ -219,7 +220,7 @@ class DistributedArray:
             "The chunks of two distributed arrays differ: they are copied for this operation. Peer access between "
             "the devices is used.",
             PerformanceWarning,
-            stacklevel=5,
+            stacklevel=failures.users_level(),
         )
         return replica.reshard(other.index_map)
 
