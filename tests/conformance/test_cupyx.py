@@ -405,3 +405,69 @@ def test_filters_choose_among_large_integers(dtype):
     for cval in (most, int(most), float(most), np.inf):
         assert ndimage.minimum_filter(small, 3, mode="constant", cval=cval).get().tolist() == [1, 1, 2, 3]
         assert ndimage.maximum_filter(small, 3, mode="constant", cval=cval).get().tolist() == [most, 3, 4, most]
+
+
+_GREY = """grey_erosion grey_dilation grey_opening grey_closing
+morphological_gradient morphological_laplace white_tophat black_tophat""".split()
+
+
+@pytest.mark.parametrize("name", _GREY)
+def test_grey_morphology_of_large_integers(name):
+    """What small integers give, where SciPy is exact: as far from zero as the input is, or differences, the same."""
+    ndimage = cupyx.scipy.ndimage
+    small = np.random.default_rng(0).integers(0, 40, (7, 6))
+    base = (1 << 60) if name.startswith("grey") else 0  # differences of large values are small
+    large = cp.asarray(small + (1 << 60))
+    structure = np.array([[0, 2, 1], [3, 0, 5]])
+    cases = (
+        {"size": 3}, {"size": (2, 3), "mode": "mirror"}, {"size": 3, "origin": (1, -1), "mode": "wrap"},
+        {"footprint": np.array([[1, 0, 1], [0, 0, 1]], bool), "mode": "nearest"},
+        {"structure": structure}, {"structure": structure, "origin": (0, 1)}, {"size": 3, "axes": (1,)},
+        {"structure": structure, "footprint": structure != 2, "mode": "constant", "cval": 7},
+    )  # fmt: skip
+    theirs = getattr(importlib.import_module("scipy.ndimage"), name)
+    for case in cases:
+        mine = {key: cp.asarray(x) if isinstance(x, np.ndarray) else x for key, x in case.items()}
+        if "cval" in mine:
+            mine["cval"] += 1 << 60
+        found = getattr(ndimage, name)(large, **mine).get()
+        np.testing.assert_array_equal(found - base, theirs(small, **case), err_msg=str(case))
+    out = cp.empty((7, 6), np.int64)
+    assert getattr(ndimage, name)(large, 3, output=out) is out
+    np.testing.assert_array_equal(out.get() - base, theirs(small, 3))
+
+
+def test_incomplete_factors_without_fill_in():
+    sparse = cupyx.scipy.sparse
+    dense = np.array([[4.0, -1, 0, -1], [-1, 4, -1, 0], [0, -1, 4, -1], [-1, 0, -1, 4]])
+    for dtype in "fdFD":
+        host = dense.astype(dtype) * (1 + 1j if dtype in "FD" else 1)
+        a = sparse.csr_matrix(cp.asarray(host))
+        places, data = a.indices.get(), a.data
+        cupyx.cusparse.csrilu02(a)
+        assert a.data is data and a.indices.get().tolist() == places.tolist() and a.dtype == dtype
+        product = (np.tril(a.toarray().get(), -1) + np.eye(4)) @ np.triu(a.toarray().get())
+        np.testing.assert_allclose(product[host != 0], host[host != 0], rtol=1e-6)
+        factors = sparse.linalg.spilu(sparse.csc_matrix(cp.asarray(host)), fill_factor=1)
+        assert factors.perm_r is None and factors.nnz == a.nnz
+        whole = factors.L.toarray().get() @ factors.U.toarray().get()
+        np.testing.assert_allclose(whole, product, rtol=1e-6, atol=1e-6)
+        b = np.arange(8).reshape(4, 2).astype(dtype)
+        for trans, matrix in ("N", whole), ("T", whole.T), ("H", whole.conj().T):
+            np.testing.assert_allclose(matrix @ factors.solve(cp.asarray(b), trans).get(), b, atol=1e-5)
+
+
+def test_what_has_no_incomplete_factors():
+    sparse, factor = cupyx.scipy.sparse, cupyx.cusparse.csrilu02
+    assert cupyx.cusparse.check_availability("csrilu02")
+    for refused, matrix in (
+        (TypeError, sparse.csc_matrix(cp.eye(2))),
+        (TypeError, sparse.csr_matrix(cp.eye(2)).astype(bool)),
+        (ValueError, sparse.csr_matrix(cp.ones((2, 3)))),
+        (ValueError, sparse.csr_matrix(cp.array([[1.0, 0], [1, 0]]))),  # no pivot
+        (ValueError, sparse.csr_matrix(cp.ones((2, 2)))),  # a pivot of zero
+    ):
+        with pytest.raises(refused):
+            factor(matrix)
+    with pytest.raises(ValueError, match="level_info"):
+        factor(sparse.csr_matrix(cp.eye(2)), level_info=1)

@@ -149,3 +149,31 @@ def test_a_plan_transforms_by_itself():
     np.testing.assert_allclose(back.get() / 20, host.real, atol=1e-12)
     with pytest.raises(ValueError, match="output"):
         plan.check_output_array(out, cp.zeros((2, 3, 4, 4)))
+
+
+@pytest.mark.parametrize("name", "hfft ihfft hfft2 ihfft2 hfftn ihfftn".split())
+def test_hermitian_transforms(name):
+    from rgpu.cupyx.scipy import fft
+
+    theirs = importlib.import_module("scipy.fft")
+    host = np.random.default_rng(0).standard_normal((3, 4, 6))
+    host = host if name.startswith("i") else host + 1j * host[::-1]
+    cases = [{"norm": norm} for norm in (None, "backward", "forward", "ortho")]
+    cases += [{"n": 5, "axis": 1}] if name.endswith("t") else [{"s": (4, 5), "axes": (0, 2)}]
+    for case in cases:
+        expected = getattr(theirs, name)(host, **case)
+        for module in [fft, cp.fft] if hasattr(np.fft, name) else [fft]:
+            np.testing.assert_allclose(getattr(module, name)(cp.array(host), **case).get(), expected, atol=1e-12)
+    with pytest.raises(ValueError, match="norm"):
+        getattr(fft, name)(cp.array(host), norm="none")
+    with pytest.raises(NotImplementedError):
+        getattr(fft, name)(cp.array(host), plan=fft_plan(cp.array(host)))
+
+
+def test_hermitian_transforms_under_a_plan():
+    """The plan is one of the real transform inside."""
+    a = cp.array(np.arange(6.0) + 1j)
+    with fft_plan(a, value_type="C2R"):
+        np.testing.assert_allclose(cp.fft.hfft(a).get(), np.fft.hfft(a.get()), atol=1e-12)
+    with fft_plan(a, shape=(8,), value_type="C2R"), pytest.raises(ValueError):
+        cp.fft.hfft(a)

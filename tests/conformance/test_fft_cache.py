@@ -60,6 +60,25 @@ def test_keys_are_cupys(cache):
     assert _keys(cache) == [(8, 106, 24, None), (10, 44, 32, None)]
 
 
+def test_transforms_inside_of_others_leave_their_plans(cache):
+    fft, a = cupyx.scipy.fft, cp.ones((4, 6))
+    for call, keys in (
+        (lambda: cp.fft.hfft(a), [(10, 108, 4, None)]),  # rows of 6 give 10 real values
+        (lambda: cp.fft.ihfft(a, 8, 0), [(8, 106, 6, None)]),
+        (lambda: fft.hfft2(a.astype(np.complex64)), [((4, 10), (4, 6), 1, 1, (4, 10), 1, 1, 44, 1, "C", 1, 10)]),
+        (lambda: fft.dct(a.astype(np.float32), n=5), [(5, 41, 4, None)]),
+        (lambda: fft.idstn(a, s=(3, 8)), [(8, 105, 3, None), (3, 105, 6, None)]),
+        (lambda: fft.dctn(a, axes=1), [(6, 105, 4, None)]),
+        (lambda: fft.fht(a, 0.1, 0.5), [(6, 108, 4, None), (6, 106, 4, None)]),
+    ):
+        cache.clear()
+        call()
+        assert [key if len(key) > 4 else key[:4] for key in _keys(cache)] == keys
+    cache.clear()
+    fft.dct(a + 1j)  # of the real part, then of the imaginary one
+    assert "hits / misses: 1 / 1" in repr(cache)
+
+
 def test_a_plan_that_is_given_is_not_cached(cache):
     a = cp.zeros((4, 8), complex)
     with cupyx.scipy.fft.get_fft_plan(a):

@@ -179,7 +179,7 @@ CALLS = {
 }
 for _name in "bartlett blackman hamming hanning".split():
     CALLS[_name] = [lambda xp, name=_name: getattr(xp, name)(8)]
-for _name in "fft ifft rfft irfft hfft ihfft".split():
+for _name in "fft ifft rfft irfft".split():
     CALLS[f"fft.{_name}"] = [
         lambda xp, name=_name: getattr(xp.fft, name)(m(xp, 3, 9)),
         lambda xp, name=_name: getattr(xp.fft, name)(m(xp, 9, 2, dtype=np.float32), 6, 0, "ortho"),

@@ -14,18 +14,18 @@ import rgpu as cp
 import rgpu.cupyx.scipy.sparse.linalg  # noqa: F401
 from rgpu import surface
 from rgpu.cupyx.scipy import sparse
-from rgpu.cupyx.scipy.sparse import _indices
+from rgpu.cupyx.scipy.sparse import _call, _indices
 
 _HERE = frozenset(
     """coo2csr coo2csc csr2coo csc2coo csr2cscEx2 csc2csrEx2 csrsort cscsort coosort csrgeam2 spgeam spgemm spmv spmm
-    dense2csr dense2csc denseToSparse sparseToDense spsm csr2csr_compress""".split()
+    dense2csr dense2csc denseToSparse sparseToDense spsm csr2csr_compress csrilu02""".split()
 )
 _GONE = frozenset("csrmv csrmm csrmm2 csrgeam csrgemm csrgemm2 csr2dense csc2dense csr2csc csc2csr csrsm2".split())
 
 
 def check_availability(name: str) -> bool:
     """Whether a routine is there. ValueError for a name that CuPy does not ask for."""
-    if name not in _HERE | _GONE | {"csrilu02"}:
+    if name not in _HERE | _GONE:
         raise ValueError(f"No available version information specified for {name}")
     return name in _HERE
 
@@ -113,9 +113,19 @@ def spsm(
 
 
 def csrilu02(a: Any, level_info: bool = False) -> None:
-    """Incomplete factors in place, which no backend of rgpu has: ``cupyx.scipy.sparse.linalg.spilu`` has others."""
+    """The incomplete factors of a square csr matrix, without fill-in or pivoting, in its place (waits).
+
+    TypeError for another format or dtype than fdFD; ValueError for other shapes, int64 indices, and a pivot that is
+    missing or zero. ``level_info`` chooses how a GPU computes."""
+    _formats("csr", a)
+    if a.shape[0] != a.shape[1]:
+        raise ValueError(f"invalid shape (a.shape: {a.shape})")
     _indices.int32_only(a, "csrilu02")
-    raise NotImplementedError("csrilu02 is not available in rgpu; use cupyx.scipy.sparse.linalg.spilu")
+    if not isinstance(level_info, bool):
+        raise ValueError(f"Unknown level_info (actual: {level_info})")
+    if np.dtype(a.dtype).char not in "fdFD":
+        raise TypeError(f"Invalid dtype (actual: {a.dtype})")
+    a.data[...] = _call.ask("incomplete_lu", a).data
 
 
 def csrsm2(*args: Any, **kwargs: Any) -> None:

@@ -47,7 +47,7 @@ class PlanCache:
     for a plan: the transform's complex values, in units of 512 (some versions of cuFFT need less). RuntimeError from
     a transform whose plan alone is larger than ``memsize``; ValueError for limits below -1.
 
-    Transforms inside of other functions (``fftconvolve``, ``dct``, ``hfft``) do not show.
+    Transforms inside of functions of other modules (``cupyx.scipy.signal.fftconvolve``) do not show.
     """
 
     __module__ = "cupy.fft._cache"

@@ -318,12 +318,11 @@ def cached_as(
     return tuple(made)
 
 
-def remember(a: Any, s: Any, axes: Any, kind: str, together: bool, manager: Any) -> None:
+def remember(meta: Any, s: Any, axes: Any, kind: str, together: bool, manager: Any) -> None:
     """Look up in the cache what CuPy looks up for this transform, and keep the plans that are not there.
 
-    ``manager``: the callbacks, whose plans are others."""
+    ``meta``: the layout of what is transformed. ``manager``: the callbacks, whose plans are others."""
     cache = get_plan_cache()
-    meta = a._metadata
     for cls, key in cached_as(meta.shape, meta.dtype, meta.f, s, axes, kind, together, config.devices):
         name = key if manager is None else key + manager.key
         if cache.get(name) is None:

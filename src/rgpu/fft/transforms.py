@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rgpu.client.remote import Remote
-from rgpu.fft import callbacks, plans
-from rgpu.functions import dispatch, namespace
+from rgpu.fft import callbacks, composed, plans
+from rgpu.functions import dispatch
 
 _NORMS = (None, "backward", "ortho", "forward")
 
@@ -64,7 +64,7 @@ def transform(
     manager = callbacks.current()
     result = _made(name, a, s, axes, norm, run, manager, together)  # raises what is wrong with its arguments
     if not given:
-        plans.remember(a, s, axes, kind.values, together, manager)
+        plans.remember(a._metadata, s, axes, kind.values, together, manager)
     if overwrite and kind.values == "C2C" and _holds(a, result, axes, together):
         dispatch.run_internal("ndarray.astype", a, result)
         return a
@@ -139,11 +139,7 @@ def _many(name: str, default: Any) -> Callable[..., Any]:
 def names() -> dict[str, Callable[..., Any]]:
     """The functions of ``cupy.fft`` by name."""
     made = {name: _many(name, kind.axes) if kind.several else _one(name) for name, kind in KINDS.items()}
-    for name, call in made.items():
-        call.__name__ = call.__qualname__ = name
-        call.__module__ = "cupy.fft"
-        call.__doc__ = namespace.function(f"fft.{name}").__doc__
-    return made
+    return _named(made | composed.hermitian(made), "cupy.fft")
 
 
 # --- cupyx.scipy.fft and fftpack -------------------------------------------------------------------
@@ -212,7 +208,7 @@ def _pack_real(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             _check(x, None if n is None else (n,), (axis,), KINDS[name], plan, False)
             return function(x, n, axis)
         result = function(x, n, axis)
-        plans.remember(x, None if n is None else (n,), (axis,), KINDS[name].values, False, None)
+        plans.remember(x._metadata, None if n is None else (n,), (axis,), KINDS[name].values, False, None)
         return result
 
     return call
@@ -232,6 +228,7 @@ def scipy_names(functions: dict[str, Callable[..., Any]]) -> dict[str, Callable[
     for name, kind in KINDS.items():
         function = functions[name]
         made[name] = _scipy_many(name, function, kind.axes) if kind.several else _scipy_one(name, function)
+    made |= composed.scipy_hermitian(made) | composed.recorded(functions)
     return _named(made, "cupyx.scipy.fft")
 
 

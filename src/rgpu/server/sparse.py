@@ -197,6 +197,11 @@ def _set(package: Any, matrix: Any, key: Any, value: Any) -> Any:
     return matrix
 
 
+def _incomplete_lu(package: Any, matrix: Any) -> Any:
+    _package("cupyx.cusparse").csrilu02(matrix)
+    return matrix
+
+
 def _in_place(name: str) -> Callable[..., Any]:
     def operation(package: Any, matrix: Any, *args: Any, **kwargs: Any) -> Any:
         getattr(matrix, name)(*args, **kwargs)
@@ -239,6 +244,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "fact": _fact,
     "getitem": _index,
     "setitem": _set,
+    "incomplete_lu": _incomplete_lu,
 }
 _IN_PLACE = "sum_duplicates sort_indices eliminate_zeros setdiag".split()
 _METHODS = """multiply max min argmax argmin diagonal getnnz count_nonzero nonzero transpose

@@ -81,8 +81,7 @@ def _shift(x: Any, axes: Any = None) -> Meta | None:
 
 
 RULES: dict[str, Callable[..., Any]] = {
-    "fft.fft": _one("c"), "fft.ifft": _one("c"), "fft.rfft": _one("r"), "fft.ihfft": _one("r"),
-    "fft.irfft": _one("i"), "fft.hfft": _one("i"),
+    "fft.fft": _one("c"), "fft.ifft": _one("c"), "fft.rfft": _one("r"), "fft.irfft": _one("i"),
     "fft.fft2": _several("c", (-2, -1)), "fft.ifft2": _several("c", (-2, -1)),
     "fft.rfft2": _several("r", (-2, -1)), "fft.irfft2": _several("i", (-2, -1)),
     "fft.fftn": _several("c", None), "fft.ifftn": _several("c", None),

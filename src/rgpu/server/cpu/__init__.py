@@ -11,6 +11,7 @@ from rgpu.server.cpu import (
     linalg,
     logic,
     mathematics,
+    morphology,
     polynomial,
     scipy_linalg,
     scipy_ndimage,
@@ -19,4 +20,6 @@ from rgpu.server.cpu import (
 )
 from rgpu.server.cpu.arrays import OVERRIDES as OVERRIDES
 
-AREAS = (fourier, linalg, logic, mathematics, polynomial, scipy_linalg, scipy_ndimage, scipy_signal, statistics)
+AREAS = (
+    fourier, linalg, logic, mathematics, morphology, polynomial, scipy_linalg, scipy_ndimage, scipy_signal, statistics,
+)  # fmt: skip

@@ -28,7 +28,7 @@ def _real_output(function: Callable[..., Any], default: Any) -> Callable[..., An
     return call
 
 
-for _name in ("rfft", "rfft2", "rfftn", "ihfft"):
+for _name in ("rfft", "rfft2", "rfftn"):
     override(f"fft.{_name}")(_real_input(getattr(np.fft, _name)))
 for _name, _axes in (("irfft2", (-2, -1)), ("irfftn", None)):
     override(f"fft.{_name}")(_real_output(getattr(np.fft, _name), _axes))

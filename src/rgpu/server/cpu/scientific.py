@@ -99,6 +99,7 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
 }
 
 OVERRIDES.update(objects.overrides("scipy"))
+OVERRIDES.update(sparse_solvers.MAKERS)
 OVERRIDES.update(sparse.overrides("scipy.sparse", sparse_solvers.OPERATIONS))
 OVERRIDES["cupyx.scipy.special.sph_harm"] = _sph_harm
 OVERRIDES["cupyx.rsqrt"] = lambda x: (1 / np.sqrt(x)).astype(np.sqrt(x[:0] if np.ndim(x) else x).dtype)

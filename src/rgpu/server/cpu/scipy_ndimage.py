@@ -64,30 +64,39 @@ def _distance_transform_edt(
 _EXACT = 1 << 53  # SciPy reads and compares integers as float64, which has all of them up to here
 
 
-def _choosing(name: str) -> Callable[..., Any]:
-    """SciPy's filter, exact for integers of 64 bits: where there are large ones it runs on their ranks.
+def beyond(input: np.ndarray, cval: Any) -> int | None:
+    """The value beyond the edges, if it or the input's integers are too large for SciPy; else None.
 
-    ``cval`` is the nearest integer of the input's dtype, as a GPU's cast makes it."""
+    It is the nearest integer of the input's dtype, as a GPU's cast makes it."""
+    if input.dtype.kind not in "iu" or input.itemsize < 8 or not input.size or cval != cval:
+        return None
+    info = np.iinfo(input.dtype)
+    edge = info.max if cval > info.max else info.min if cval < info.min else int(cval)
+    return edge if max(-int(input.min()), int(input.max()), abs(edge)) > _EXACT else None
+
+
+def placed(result: np.ndarray, output: Any) -> np.ndarray:
+    """A result in the array or of the dtype that was asked for."""
+    if isinstance(output, np.ndarray):
+        output[...] = result
+        return output
+    return result if output is None else result.astype(output)
+
+
+def _choosing(name: str) -> Callable[..., Any]:
+    """SciPy's filter, exact for integers of 64 bits: where there are large ones it runs on their ranks."""
     theirs = scientific.OVERRIDES[f"cupyx.scipy.ndimage.{name}"]
     signature = surface.signature("cupyx.scipy.ndimage", name)
 
     def run(input: np.ndarray, *args: Any, **kwargs: Any) -> Any:
         given = signature.bind(input, *args, **kwargs).arguments if signature else {}
-        cval = given.get("cval", 0)
-        if not given or input.dtype.kind not in "iu" or input.itemsize < 8 or not input.size or cval != cval:
-            return theirs(input, *args, **kwargs)
-        info = np.iinfo(input.dtype)
-        edge = info.max if cval > info.max else info.min if cval < info.min else int(cval)
-        if max(-int(input.min()), int(input.max()), abs(edge)) <= _EXACT:
+        edge = beyond(input, given.get("cval", 0)) if given else None
+        if edge is None:
             return theirs(input, *args, **kwargs)
         values, ranks = np.unique(np.append(input, input.dtype.type(edge)), return_inverse=True)
         ranks, output = ranks.reshape(-1), given.pop("output", None)
         given.update(input=ranks[:-1].reshape(input.shape), cval=int(ranks[-1]))
-        result = values[theirs(**given)]
-        if isinstance(output, np.ndarray):
-            output[...] = result
-            return output
-        return result if output is None else result.astype(output)
+        return placed(values[theirs(**given)], output)
 
     return run
 

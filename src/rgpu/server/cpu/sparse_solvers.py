@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.server import sparse
+from rgpu.server.objects import Factors
+
 
 def _start(size: int) -> np.ndarray:
     """Where iterations begin: at random, but two workers of one stream at the same place."""
@@ -73,4 +76,74 @@ def minres(package: Any, *args: Any, tol: float = 1e-5, **kwargs: Any) -> Any:
     return linalg.minres(*args, rtol=tol, **kwargs)
 
 
-OPERATIONS = {"linalg.eigsh": eigsh, "linalg.svds": svds, "linalg.lobpcg": lobpcg, "linalg.minres": minres}
+# ---- factors without fill-in ----------------------------------------------------------------------
+
+
+def incomplete_lu(package: Any, a: Any) -> Any:
+    """A csr matrix's incomplete factors in its own places: no fill-in, no pivoting, the unit diagonal of L left out.
+
+    ValueError for a pivot that is missing or zero."""
+    data, indices, starts = a.data.tolist(), a.indices.tolist(), a.indptr.tolist()
+    done: list[tuple[Any, list]] = []  # of each row above: its pivot, and what is right of it
+    for i in range(a.shape[0]):
+        places = range(starts[i], starts[i + 1])
+        row = {indices[place]: data[place] for place in places}
+        for k in sorted(column for column in row if column < i):
+            pivot, right = done[k]
+            factor = row[k] = row[k] / pivot
+            for column, value in right:
+                if column in row:
+                    row[column] -= factor * value
+        if not row.get(i):
+            raise ValueError(f"a({i},{i}) is missing" if i not in row else f"u({i},{i}) is zero")
+        done.append((row[i], [(column, value) for column, value in row.items() if column > i]))
+        data[starts[i] : starts[i + 1]] = [row[indices[place]] for place in places]
+    a.data[:] = data
+    return a
+
+
+class _InPlace:
+    """Factors without fill-in, with what SuperLU's objects have."""
+
+    perm_r = perm_c = None
+
+    def __init__(self, a: Any) -> None:
+        from scipy.sparse import identity, tril, triu
+
+        made = incomplete_lu(None, a.tocsr(copy=True))
+        self.shape, self.nnz = a.shape, made.nnz
+        self.L = (tril(made, -1) + identity(a.shape[0], a.dtype)).tocsr()
+        self.U = triu(made).tocsr()
+
+    def solve(self, rhs: np.ndarray, trans: str = "N") -> np.ndarray:
+        """The solution of ``L U x = rhs``, or with both transposed ('T'), or conjugated, too ('H')."""
+        from scipy.sparse.linalg import spsolve_triangular
+
+        if trans not in ("N", "T", "H"):
+            raise ValueError("trans must be 'N', 'T' or 'H'")
+        steps = [(self.L, True), (self.U, False)]
+        if trans != "N":
+            steps = [((m.T if trans == "T" else m.conj().T).tocsr(), not lower) for m, lower in reversed(steps)]
+        for matrix, lower in steps:
+            rhs = spsolve_triangular(matrix, rhs, lower=lower)
+        return rhs
+
+
+def spilu(A: Any, drop_tol: Any = None, fill_factor: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+    """As SciPy's; without any fill-in (a factor of 1) as CuPy's."""
+    from scipy.sparse import linalg
+
+    if fill_factor == 1:
+        return Factors("spilu", ((A, drop_tol, fill_factor, *args), kwargs), _InPlace(A))
+    made = linalg.spilu(A, drop_tol, fill_factor, *args, **kwargs)
+    return Factors("spilu", ((A, drop_tol, fill_factor, *args), kwargs), made)
+
+
+MAKERS = {"cupyx.scipy.sparse.linalg.spilu": sparse.translated("scipy.sparse", spilu)}
+OPERATIONS = {
+    "incomplete_lu": incomplete_lu,
+    "linalg.eigsh": eigsh,
+    "linalg.svds": svds,
+    "linalg.lobpcg": lobpcg,
+    "linalg.minres": minres,
+}
