@@ -33,6 +33,7 @@ class Allowance:
         self.resident = 0  # of them in device memory, where more is lent than there is
         self.free = 0  # bytes it could still draw, when last heard
         self.alert = turns
+        self.asking = False  # the session's thread waits for an answer of the daemon's
         self.spill: Callable[[int], int] | None = None  # frees so many bytes of device memory; what is left there
         self.account: Any = None  # the table, whose ``limit`` follows what may be held
         self.release: Callable[[], Any] = lambda: None  # gives cached memory back to the device
@@ -75,6 +76,19 @@ class Allowance:
                 self._spare, self.alert = 0, True
             self.wake()
 
+    @contextlib.contextmanager
+    def _ask(self, message: tuple | None) -> Iterator[None]:
+        """While an answer of the daemon's is waited for, to this question or an earlier one, the guard listens to the
+        daemon and not to the client."""
+        self.asking = True
+        if message is not None:
+            self._tell(message)
+        self.wake()
+        try:
+            yield
+        finally:
+            self.asking = False
+
     # The session's thread: memory
 
     def more(self, memory: int, resident: int = 0) -> None:
@@ -83,8 +97,7 @@ class Allowance:
         with self._news:
             self._credit = None
         wanted = max(memory, self.memory), max(resident, self.resident)
-        self._tell(control.Draw.encode(memory=wanted[0], resident=wanted[1], answer=True))
-        with self._news:
+        with self._ask(control.Draw.encode(memory=wanted[0], resident=wanted[1], answer=True)), self._news:
             self._news.wait_for(lambda: self._credit is not None, ANSWER_SECONDS)
             if self._credit is not None:
                 self.memory, self.resident, self.free = self._credit.memory, self._credit.resident, self._credit.free
@@ -116,9 +129,8 @@ class Allowance:
         self._give_up()
         while self._turns and self._turn is None and not lost():
             with self._news:
-                if not self._asked_turn:
-                    self._asked_turn = True
-                    self._tell(control.Want.encode())
+                want, self._asked_turn = None if self._asked_turn else control.Want.encode(), True
+            with self._ask(want), self._news:
                 self._news.wait_for(
                     lambda: self._turn is not None or not self._turns or self._spare is not None, LOOK_SECONDS
                 )

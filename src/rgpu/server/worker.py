@@ -38,6 +38,7 @@ BACKENDS = {"cpu": "rgpu.server.backend_cpu", "sim": "rgpu.server.backend_sim", 
 MESSAGE_BYTES = 1 << 16
 WATCH_SECONDS = 0.25
 BUSY_SECONDS = 0.02  # between looks at the daemon while a command runs
+ASKING_SECONDS = 0.005  # between looks at the client while an answer of the daemon's is waited for
 TELL_SECONDS = 1.0  # between two reports to the daemon
 GRANT_SECONDS = 1.5  # that somebody at the door waits for the grant; a handshake may take 2
 STANDSTILL_SECONDS = 1.0  # between two looks of the guard, which takes a fraction of that
@@ -278,7 +279,9 @@ class Guard(threading.Thread):
         self._executed = self._connection.executed
         if not self._connection.session.idle:
             patience = BUSY_SECONDS
-            if self._executed == before:  # what comes while a long command runs is taken in by us
+            if self._allowance.asking:
+                patience = ASKING_SECONDS
+            elif self._executed == before:  # what comes while a long command runs is taken in by us
                 self._connection.listen(BUSY_SECONDS)
                 patience = 0.0
         if not select.select([self._channel], [], [], patience)[0]:

@@ -29,6 +29,7 @@ log = logging.getLogger("rgpu.server")
 MESSAGE_BYTES = 1 << 16
 STOP_SECONDS = 2.0  # between asking a worker to end and ending it
 LAST_WORDS = 64  # messages of a worker that has ended, which are heard
+BLAS_SPIN = "20"  # 2^20 cycles; OpenBLAS' own 2^28 (0.1 s) keep a core from the neighbours while nothing is computed
 REPLENISH_SECONDS = 0.3  # a spare worker starts only after the client that took one got going
 BACKOFF_SECONDS = (0.3, 1, 3, 10, 30)  # between starts that failed in a row
 
@@ -300,4 +301,5 @@ def _worker_environment(threads: int) -> dict[str, str]:
         kept["PYTHONPATH"] = os.pathsep.join(path for path in paths if os.path.abspath(path) != alias)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         kept.setdefault(variable, str(threads))
+    kept.setdefault("OPENBLAS_THREAD_TIMEOUT", BLAS_SPIN)  # how long an idle thread of its pool looks for work
     return kept
