@@ -15,10 +15,10 @@ import pytest
 from rgpu.cuda import nccl
 from rgpu.link import listen, shaped
 from rgpu.server import peer, rings
-from rgpu.server.collective import Communicator
+from rgpu.server.collective import Communicator, NcclError
 from rgpu.server.meeting import Store
 from rgpu.server.peers import Peers
-from tests.support.servers import Server, program
+from tests.support.servers import Server, environment, program
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::rgpu.errors.PerformanceWarning")
@@ -228,15 +228,16 @@ class _Device:
 
 @pytest.fixture
 def members():
-    """``members(n)``: communicators of n ranks in this process."""
+    """``members(n)``: communicators of n ranks in this process. ``clients``: whose they are, a letter for each."""
     ends = []
 
-    def make(n):
+    def make(n, clients=None):
+        whose = clients or "a" * n
         peers = [Peers(_Device(), lambda kinds, keys, seal: listen("tcp://127.0.0.1:0")) for _ in range(n)]
         store = Store("tcp://127.0.0.1:0", peers[0].meeting)
         ends.append(store)
         place = [store.endpoint.partition("://")[2]]
-        comms = together(range(n), lambda rank: Communicator(peers[rank], n, rank, store.secret, place))
+        comms = together(range(n), lambda rank: Communicator(peers[rank], n, rank, store.secret, place, whose[rank]))
         ends.extend(comms)
         return comms
 
@@ -293,6 +294,40 @@ def test_the_way_is_chosen_by_what_was_measured(members, monkeypatch):
     assert costs.beta_far > 0.7 / 2e6 and costs.beta_near < costs.beta_far / 2
     assert {comm.ways[-1] for comm in comms} == {"hierarchy"}
     assert set(comms[0]._peers.reach) == {"two"} and not comms[1]._peers.reach  # what its server will know
+
+
+def test_who_waits_for_the_device_of_another_client_that_is_gone_is_told(members):
+    comms = members(3, clients="abb")
+    arrays = hosts(1000, n=3)
+    together(comms, lambda comm: comm.run("all_reduce", arrays[comm.rank], arrays[comm.rank], 0, 0))
+
+    def wait(comm):
+        with pytest.raises(NcclError, match="the client of rank 0 is gone: it was killed"):
+            comm.run("all_reduce", arrays[comm.rank], arrays[comm.rank], 0, 0)
+
+    def act(comm):
+        wait(comm) if comm.rank else comm._peers.deserted("it was killed")
+
+    together(comms, act)
+    wait_until(lambda: comms[0].error)
+
+
+def test_where_all_devices_are_of_one_client_nobody_need_be_told_that_it_is_gone(members):
+    """It may come back, and go on."""
+    comms = members(2)
+    comms[0]._peers._abort(lambda rank: "gone")
+    arrays = hosts(1000, n=2)
+    expected = sum(arrays)
+    together(comms, lambda comm: comm.run("all_reduce", arrays[comm.rank], arrays[comm.rank], 0, 0))
+    for array in arrays:
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_other_clients_are_told_of_a_session_that_ends_without_a_goodbye(members):
+    comms = members(2, clients="ab")
+    comms[1]._peers.close(why="the lease was given back")
+    wait_until(lambda: comms[0].error)
+    assert comms[0].error == "the session of rank 1 has ended: the lease was given back"
 
 
 # ---- several processes -------------------------------------------------------------------------------
@@ -407,6 +442,56 @@ def test_a_worker_killed_inside_an_all_reduce_of_several_processes(servers):
         if rank != 1:
             assert said.startswith("NcclError") and "the worker of rank 1 is gone" in said, said
             assert usable == 10
+
+
+MEMBER_BESIDE_A_KILLED_PROGRAM = """
+import os, sys
+import rgpu as cp
+from rgpu.cupyx.distributed import init_process_group
+rank, port = int(sys.argv[-2]), int(sys.argv[-1])
+cp.cuda.Device(rank).use()
+comm = init_process_group(3, rank, port=port)
+x = cp.ones(300_000)
+comm.all_reduce(x, x)
+print(float(x[0]), flush=True)
+sys.stdin.readline()
+try:
+    if rank == 0:
+        comm.all_reduce(x, x)
+        x.get()
+    else:
+        comm.barrier()
+except Exception as error:
+    print(type(error).__name__, error)
+print(int(cp.arange(5).sum()), flush=True)
+sys.stdin.readline()
+os._exit(0)  # the store of rank 0 would wait for who cannot come
+"""
+
+
+def test_a_program_killed_while_others_wait_for_its_device():
+    """Its session's worker lives on for the server's grace, here a minute. The others hear of it long before."""
+    port = str(free_port())
+    with Server("cpu:3", "patient", "--grace", "60") as server:
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", MEMBER_BESIDE_A_KILLED_PROGRAM, str(rank), port],
+                             env={**environment(), "RGPU_SERVERS": server.address}, text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for rank in range(3)
+        ]  # fmt: skip
+        try:
+            assert [process.stdout.readline() for process in ranks] == ["3.0\n"] * 3
+            ranks[1].kill()
+            for rank in (0, 2):
+                print(file=ranks[rank].stdin, flush=True)
+            for rank in (2, 0):  # whose process has the store ends last
+                said, usable = ranks[rank].communicate(timeout=50)[0].splitlines()
+                assert said.startswith("NcclError NCCL_ERROR_REMOTE_ERROR") and "the client of rank 1 is gone" in said
+                assert usable == "10"
+        finally:
+            for process in ranks:
+                process.kill()
+                process.communicate()
 
 
 def test_the_store():

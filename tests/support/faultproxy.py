@@ -39,6 +39,7 @@ class FaultProxy:
     what is read at once has one bit flipped (``seed`` says which).
     reset(): every connection gets an RST. stall()/resume(): accepted, but nothing moves.
     cut()/heal(): connections vanish without a word and new ones are not answered.
+    heard: all that passed, where a bytearray is put there.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class FaultProxy:
         self.latency, self.bandwidth, self.slice_bytes = latency, bandwidth, slice_bytes
         self.corrupt, self._random = corrupt, random.Random(seed)
         self.corrupted = 0
+        self.heard: bytearray | None = None
         self.accepted = self.resets = self.forwarded = 0
         self._stalled = self._cut = self._closing = False
         self._selector = selectors.DefaultSelector()
@@ -201,6 +203,8 @@ class FaultProxy:
         if not data:
             flow.ended = True
             return
+        if self.heard is not None:
+            self.heard += data
         if self.corrupt and self._random.random() < self.corrupt:
             data = bytearray(data)
             data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)

@@ -31,6 +31,7 @@ class Link(ABC):
     holding: bool = False  # whether memory of large frames that were taken may still be read
     sent_bytes: int = 0
     received_bytes: int = 0
+    silent: bool = False  # whether it went down because nothing was heard any more, and not by the other end
     life: float = 10.0  # seconds of silence after which the end that answers takes the other for gone: it may be busy
 
     @abstractmethod

@@ -264,6 +264,7 @@ class AnsweringLink(StreamLink):
             self._reader.heard, self._heard_at = False, now
         elif now - self._heard_at > self.life:
             self._drop()
+            self.silent = True
 
     def _give_sign(self) -> None:
         super()._give_sign()
@@ -343,6 +344,7 @@ class AnsweringLink(StreamLink):
             sock.close()
             return
         self.uri, self.kind = stranger.place.uri, stranger.place.kind
+        self.silent = False
         self._adopt(pipe)
 
     def _refuse(self, sock: socket.socket) -> None:

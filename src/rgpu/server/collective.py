@@ -58,13 +58,13 @@ def dtype_of(number: int) -> np.dtype:
 class Communicator:
     """One rank of ``size``. Everything but ``abort`` belongs to one thread at a time."""
 
-    def __init__(self, peers: Any, size: int, rank: int, secret: bytes, places: list[str]) -> None:
+    def __init__(self, peers: Any, size: int, rank: int, secret: bytes, places: list[str], client: str = "") -> None:
         if not 0 <= rank < size:
             raise NcclError(_INVALID_ARGUMENT, f"NCCL_ERROR_INVALID_ARGUMENT: rank {rank} of {size}")
         self._begin(peers, size, rank, secret, Visitor(places, secret, MEETING, peers.meeting, rank, peers.away))
         peers.visitors.add(self._visitor)
         try:
-            self._meet()
+            self._meet(client)
         except BaseException as error:
             self.abort(self._why(error))
             raise
@@ -84,13 +84,13 @@ class Communicator:
         self.ways: deque[str] = deque(maxlen=16)  # which way the latest all-reduces went
         visitor.watch(self._told)
 
-    def _meet(self) -> None:
-        """Tell the others who is here, and hear of them."""
+    def _meet(self, client: str) -> None:
+        """Tell the others who is here, on whose behalf, and hear of them."""
         self._visitor.put(SIZE, str(self.size))
-        self._visitor.put(f"host/{self.rank}", host_id())
-        self._visitor.put(f"room/{self.rank}", self._peers.room)
-        self.hosts = [self._visitor.take(f"host/{other}") for other in range(self.size)]
-        self.rooms = [self._visitor.take(f"room/{other}") for other in range(self.size)]
+        self._visitor.put(f"member/{self.rank}", "\n".join((host_id(), self._peers.room, client)))
+        members = [self._visitor.take(f"member/{other}").split("\n", 2) for other in range(self.size)]
+        self.hosts, self.rooms, clients = (list(known) for known in zip(*members))
+        self._visitor.shared = len(set(clients)) > 1
         self.order = [other for ranks in rings.by_host(self.hosts) for other in ranks]
 
     # ---- talking to a rank -----------------------------------------------------------------------
@@ -481,8 +481,8 @@ def _meet(backend: Any) -> list:
     return [store.secret, store.endpoint.partition("://")[2]]
 
 
-def _join(backend: Any, size: int, rank: int, secret: bytes, places: list[str]) -> Any:
-    return _or_nccl_error(backend.communicator, backend.peers, size, rank, secret, places)
+def _join(backend: Any, *args: Any) -> Any:
+    return _or_nccl_error(backend.communicator, backend.peers, *args)
 
 
 def _close(comm: Communicator) -> None:

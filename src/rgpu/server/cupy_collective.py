@@ -20,8 +20,8 @@ class Communicator(collective.Communicator):
 
     _nccl: Any = None
 
-    def _meet(self) -> None:
-        super()._meet()
+    def _meet(self, client: str) -> None:
+        super()._meet(client)
         mine = str(nccl.get_version()) if nccl.available else "none"
         self._visitor.put(f"nccl/{self.rank}", mine)
         versions = {self._visitor.take(f"nccl/{rank}") for rank in range(self.size)}
@@ -59,9 +59,17 @@ class Communicator(collective.Communicator):
 
     def abort(self, why: str) -> None:
         super().abort(why)
-        if self._nccl is not None:
-            self._nccl.abort()
-            self._nccl = None
+        self._abort_nccl()
+
+    def _told(self, why: str) -> None:
+        super()._told(why)
+        self._abort_nccl()
+
+    def _abort_nccl(self) -> None:
+        """From any thread: the device may be inside an operation that waits for a lost rank, without an end."""
+        ours, self._nccl = self._nccl, None
+        if ours is not None:
+            ours.abort()
 
     def close(self) -> None:
         if self._nccl is not None:

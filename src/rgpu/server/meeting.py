@@ -161,7 +161,8 @@ class Visitor:
         self._secret, self._until, self._away = secret, timeout, away
         self._token = meeting(secret)[1]
         self._client, self.host = self._reach(places)
-        self._rank, self._closed = rank, False
+        self.rank, self._closed = rank, False
+        self.shared = False  # whether devices of several clients meet here
         self._tell: list[weakref.WeakMethod] = []  # weakly: a communicator that nobody holds ends
         self._users, self._lock = 0, threading.Lock()
         self._why = ""
@@ -177,6 +178,11 @@ class Visitor:
             except (OSError, ValueError) as error:
                 why = f"{place}: {error}"
         raise PeerLost(f"the communicator's meeting place cannot be reached from here ({why})")
+
+    @property
+    def answerable(self) -> bool:
+        """Whether other clients wait for what this member does."""
+        return self.shared and not self._closed
 
     def put(self, key: str, text: str) -> None:
         self._ask(Put.encode(self._secret, key, text), 10.0)
@@ -200,7 +206,7 @@ class Visitor:
 
     def _watch(self) -> None:
         client = ControlClient(self._client.host, self._client.port, token=self._token)
-        question = codec.pack(Take.encode(self._secret, f"{_ABORT}/{self._rank}"))
+        question = codec.pack(Take.encode(self._secret, f"{_ABORT}/{self.rank}"))
         try:
             while not self._closed:
                 try:
@@ -260,7 +266,7 @@ class Visitor:
             closed, self._closed = self._closed, True
         if not closed:
             with contextlib.suppress(RgpuError, TimeoutError):
-                self._request(self._client, Put.encode(self._secret, f"{_LEFT}{self._rank}", ""), 0.5)
+                self._request(self._client, Put.encode(self._secret, f"{_LEFT}{self.rank}", ""), 0.5)
 
     def close(self) -> None:
         """One of those that watch is done; the last one ends it."""

@@ -7,9 +7,11 @@ link that both ends have, sealed where there are keys. What goes over a pair is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import socket
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -202,7 +204,20 @@ class Peers:
         """Whether that is so."""
         return all(pair.settled() for pair in [*self.pairs.values(), *self.others] if pair.usable)
 
-    def close(self, seconds: float = 2.0) -> None:
+    def deserted(self, why: str) -> None:
+        """The client of this worker is gone: members of communicators that other clients have, too, need not wait."""
+        work = functools.partial(self._abort, lambda rank: f"the client of rank {rank} is gone: {why}")
+        threading.Thread(target=work, name="rgpu-deserted", daemon=True).start()  # telling them may take a second
+
+    def _abort(self, why: Callable[[int], str]) -> None:
+        for visitor in list(self.visitors):
+            if visitor.answerable:
+                visitor.abort(why(visitor.rank))
+
+    def close(self, seconds: float = 2.0, why: str = "") -> None:
+        """End. ``why``: not as the client asked for, and so other clients are told."""
+        if why:
+            self._abort(lambda rank: f"the session of rank {rank} has ended: {why}")
         for visitor in list(self.visitors):
             visitor.leave()
         pairs, self.pairs = [*self.pairs.values(), *self.others], {}

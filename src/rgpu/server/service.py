@@ -19,6 +19,8 @@ from rgpu.wire import codec, ops
 
 log = logging.getLogger("rgpu.worker")
 
+BYE = "bye"  # the reason of an end that the client asked for
+
 
 class Service:
     """One session being served. ``telemetry`` may be asked from another thread at any time."""
@@ -94,7 +96,7 @@ class Service:
                 self.executor.run(frames)
             except Goodbye:
                 connection.mark_done(1)
-                return "bye"
+                return BYE
             except ProtocolError as error:
                 log.warning("session ended: %s", error)
                 failed = ops.Failed.encode(0, 0, 0, [], "ProtocolError", [str(error)[:4096]], "")

@@ -42,6 +42,7 @@ ASKING_SECONDS = 0.005  # between looks at the client while an answer of the dae
 TELL_SECONDS = 1.0  # between two reports to the daemon
 GRANT_SECONDS = 1.5  # that somebody at the door waits for the grant; a handshake may take 2
 STANDSTILL_SECONDS = 1.0  # between two looks of the guard, which takes a fraction of that
+DESERTED_SECONDS = 2.5  # that a client whose connection has ended may take to come back before it fails other clients
 END_SECONDS = 1.0  # that a session has to end by itself before the process does
 
 
@@ -93,7 +94,7 @@ def run(
     # These imports are what pre-starting is for; the message to the daemon says they are done.
     from rgpu.link import offered
     from rgpu.server import backend, peers, spill, visit
-    from rgpu.server.service import Service
+    from rgpu.server.service import BYE, Service
     from rgpu.session.connection import Connection
     from rgpu.session.session import Session
 
@@ -148,9 +149,9 @@ def run(
             service.visitor = visit.Visitor(Connection(Session(name, 1), entrance.accept(name)))
             tell(channel, Opened.encode(name, entrance.uris, door.keys.pair.public if door else ""))
 
-        guard.telemetry, guard.admit = service.telemetry, admit
+        guard.telemetry, guard.admit, guard.deserted = service.telemetry, admit, pairs.deserted
         reason = service.run()
-        pairs.close()
+        pairs.close(why="" if reason == BYE else reason)
         guard.tell(0.0)  # what was measured last
         tell(channel, Finished.encode(reason=reason[:200]))
         connection.close()
@@ -241,6 +242,8 @@ class Guard(threading.Thread):
         self._executed = 0  # messages, when we last looked
         self.telemetry: Callable[[], dict] | None = None
         self.admit: Callable[[bytes], None] = lambda name: None  # somebody comes to look
+        self.deserted: Callable[[str], None] = lambda why: None  # other clients need not wait for this one
+        self._deserted = False  # they know
 
     def __enter__(self) -> Guard:
         self.start()
@@ -257,6 +260,7 @@ class Guard(threading.Thread):
                 # informed, and tells whether there still is one.
                 self._connection.pump()
                 self.tell()
+                self._look_after_others()
                 ending = self._heard() or self._silent()
         except Exception as error:  # a session without a guard would outlive its client
             log.exception("the guard failed")
@@ -308,6 +312,18 @@ class Guard(threading.Thread):
         """A client that takes no answers now is told of the end, when it comes."""
         with contextlib.suppress(SessionLost, TimeoutError):
             self._connection.post([pack(ops.Leave.encode())], time.monotonic() + WATCH_SECONDS)
+
+    def _look_after_others(self) -> None:
+        """Devices of other clients may wait for this one in a collective. When nothing is left to do here and the
+        client has hung up, for a process that ends does that, they are told before grace is over; where only the
+        network is silent it may go on."""
+        connection, since = self._connection, self._connection.down_since
+        if since is None:
+            self._deserted = False
+        elif connection.session.idle and not (connection.link.silent or self._deserted):
+            self._deserted = time.monotonic() - max(since, self._woke) > DESERTED_SECONDS
+            if self._deserted:
+                self.deserted("its connection ended and did not come back")
 
     def _silent(self) -> Exception | None:
         now, since = time.monotonic(), self._connection.down_since

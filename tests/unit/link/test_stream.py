@@ -149,6 +149,18 @@ def test_signs_of_life_are_answered_and_are_no_messages(worker):
         until(answered)
 
 
+def test_who_hangs_up_and_who_falls_silent(worker):
+    worker.life = 0.2
+    for leave in (socket.socket.close, lambda client: None):
+        with dial(worker) as client:
+            client.sendall(greeting())
+            until(lambda: "up" in worker.events())
+            assert not worker.silent
+            leave(client)
+            until(lambda: "down" in worker.events())
+            assert worker.silent == (leave is not socket.socket.close)
+
+
 def test_the_best_place_that_works_is_taken():
     listener = listen("tcp://127.0.0.1:0")
     gone = f"shm://{shm.this_host()}/rgpu-nobody"

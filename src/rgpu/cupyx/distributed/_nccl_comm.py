@@ -142,11 +142,11 @@ class NCCLBackend:
         self._dispatch("all_to_all", in_array, out_array, stream)
 
     def barrier(self) -> None:
-        """Return when every process of the group is here; devices may still be at work."""
+        """Return when every process of the group is here; devices may still be at work. NcclError when one is gone."""
         if self._use_mpi:
             self._mpi_comm.Barrier()
         else:
-            self._store_proxy.barrier()
+            self._store_proxy.barrier(self._comm.check_async_error)
 
 
 def _check(*arrays: Any) -> None:

@@ -12,6 +12,8 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from rgpu.errors import ProtocolError
@@ -23,6 +25,7 @@ _LENGTH = struct.Struct(">I")
 _MOST = 4096  # bytes of one message
 _VALUE = 255
 _STEP = 0.2
+_LOOK = 1.0  # seconds between looks whether waiting has a sense
 
 
 class ExceptionAwareProcess(multiprocessing.Process):
@@ -169,17 +172,20 @@ class TCPStoreProxy:
     def __setitem__(self, key: str, value: Any) -> None:
         self._ask("set", _checked_key(key), _checked_value(value))
 
-    def barrier(self) -> None:
-        """Return when every member of the group is here."""
-        self._ask("barrier")
+    def barrier(self, look: Callable[[], None] = lambda: None) -> None:
+        """Return when every member of the group is here. ``look`` is called now and then meanwhile, and may raise."""
+        self._ask("barrier", look=look)
 
-    def _ask(self, *message: Any) -> Any:
+    def _ask(self, *message: Any, look: Callable[[], None] = lambda: None) -> Any:
         deadline = time.monotonic() + self.MAX_NUM_RETRIES * self.DELAY_FOR_RETRY
         delay = 0.01
         while time.monotonic() < deadline:
             try:
-                with socket.create_connection((self.host, self.port)) as connection:
+                with socket.create_connection((self.host, self.port)) as connection, DefaultSelector() as selector:
+                    selector.register(connection, EVENT_READ)
                     _send(connection, message)
+                    while not selector.select(_LOOK):
+                        look()
                     answer = _receive(connection)
             except ConnectionRefusedError:
                 time.sleep(delay)
