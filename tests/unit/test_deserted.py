@@ -1,4 +1,4 @@
-"""When a worker's guard says that its client is gone, to whoever waits for its device in a collective."""
+"""When a worker's guard says that its client is gone to whoever waits for its device in a collective."""
 
 import socket
 import time
