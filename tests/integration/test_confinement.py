@@ -162,6 +162,24 @@ def test_each_worker_is_a_user_of_its_own():
         server.stop()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_a_folder_is_its_persons_while_a_worker_of_theirs_runs(tmp_path, monkeypatch):
+    """Another person's worker with the same user id must not change the kernels in it."""
+    monkeypatch.setattr(confine, "CACHES", tmp_path)
+    quarters = confine.Quarters("61020-61021")
+    first = quarters.move_in()["user"]
+    folder = quarters.folder("alice", first)
+    assert os.stat(folder).st_uid == first and stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    other = quarters.move_in()["user"]
+    quarters.move_out(None, other)
+    assert os.stat(folder).st_uid == first  # somebody else's end
+    quarters.move_out(None, first)
+    assert os.stat(folder).st_uid == 0
+    assert quarters.move_in()["user"] == first
+    assert os.stat(quarters.folder("bob", first)).st_uid == first and os.stat(folder).st_uid == 0
+    quarters.move_out(None, first)
+
+
 BOMB = r"""
 import rgpu as cp
 kernel = cp.RawKernel(r'''

@@ -32,10 +32,11 @@ from tests.support.waiting import wait_until
 class Protected:
     """A server with keys on every address, and a way to make tokens for it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *options):
         keys.init(folder / "keys")
         self.folder, self.ring = folder, keys.KeyRing(folder / "keys")
-        self.server = Server("cpu:2", "guarded", "--keys", str(folder / "keys"), "--bind", "0.0.0.0", "--grace", "2")
+        options = ("--keys", str(folder / "keys"), "--bind", "0.0.0.0", "--grace", "2", *options)
+        self.server = Server("cpu:2", "guarded", *options)
         self.address = parse_address(f"127.0.0.1:{self.server.address.rpartition(':')[2]}")
 
     def token(self, user, **limits):

@@ -1,5 +1,7 @@
 """More memory than there is, in one worker: arrays go to host memory or files and come back as they were."""
 
+import errno
+
 import numpy as np
 import pytest
 
@@ -145,3 +147,52 @@ def test_the_daemon_is_not_asked_for_every_array():
     found = table(lender)
     fill(found, 40)
     assert lender.asked < 20
+
+
+class FullDisk:
+    """A disk for so many arrays; None: for any number."""
+
+    def __init__(self, monkeypatch, room):
+        self.room, self.written = room, spill._written
+        monkeypatch.setattr(spill, "_written", self)
+
+    def __call__(self, data, directory):
+        if self.room is not None:
+            if not self.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.room -= 1
+        return self.written(data, directory)
+
+
+def test_a_full_disk_is_no_memory_and_nothing_is_lost(tmp_path, monkeypatch):
+    disk = FullDisk(monkeypatch, 3)
+    found = table(Lender(), tmp_path, 1)
+    with pytest.raises(OutOfMemoryError):
+        fill(found, 12)
+    held = len(found._in_memory) + len(spilled(found))
+    assert len(spilled(found)) == 3 and found.resident == sum(found._in_memory.values()) <= RESIDENT
+    for handle in [*found._in_memory]:
+        assert (found.get(handle) == float(handle)).all()
+    disk.room = None
+    for handle in range(1, held + 1):
+        assert (found.get(handle) == float(handle)).all()
+    put(found, 100, np.full(2 * KIB, 100.0))
+    assert found.resident == sum(found._in_memory.values()) <= RESIDENT
+    for handle in (*range(1, held + 1), 100):
+        found.free(handle)
+    assert found.resident == 0 == found.used
+
+
+def test_what_cannot_come_back_now_comes_later(monkeypatch):
+    found = table(Lender())
+    fill(found, 8)
+    handle = next(iter(spilled(found)))
+
+    def none(*_):
+        raise MemoryError("the host has none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(found._backend, "empty", none)
+        with pytest.raises(MemoryError):
+            found.get(handle)
+    assert (found.get(handle) == float(handle)).all()

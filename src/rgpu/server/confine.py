@@ -15,13 +15,13 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rgpu.errors import ConfigError
-from rgpu.server import syscalls
+from rgpu.server import landlock, syscalls
 
 #: of the daemon's environment; anything else may be a secret of whoever started it
 _INHERITED = re.compile(
@@ -31,7 +31,10 @@ _INHERITED = re.compile(
 _OPEN_FILES = 1024
 _PROCESSES = 512  # and threads, of a worker that is a user of its own: a compiler, and a thread for each core and more
 _SWEEPS = 20  # through the processes of the host, while those to be ended start others
+_FILE_BYTES = 1 << 30  # of one file: no compiled kernel is as large, and no log gets longer by a worker
 _ROOM = 2 << 30  # bytes of a worker's own, besides twice the memory of its device
+
+CACHES = Path("/var/cache")  # where workers with users of their own keep what they compile
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38  # sys/prctl.h
 
@@ -81,7 +84,8 @@ class Quarters:
         if self._users and os.getuid() != 0:
             raise ConfigError("--worker-user needs a daemon that root started: others cannot change users")
         self._taken: set[int] = set()
-        root = Path("/var/cache") if self._users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._lent: dict[int, Path] = {}  # user id -> the folder that is its user's now
+        root = CACHES if self._users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._base = root / "rgpu"
 
     @property
@@ -109,19 +113,31 @@ class Quarters:
                 os.killpg(process, signal.SIGKILL)  # it had a session of its own
         if uid in self._taken:
             _end_all_of(uid)
+            if folder := self._lent.pop(uid, None):
+                os.chown(folder, 0, -1)  # another person's worker may be this user next
             self._taken.discard(uid)
+
+    @property
+    def people(self) -> Path:
+        """Where the folders of people are; made, so that it can be named to the kernel."""
+        people = self._base / "people"
+        people.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._users is not None:
+            for place in (self._base, people):
+                place.chmod(0o711)
+        return people
 
     def folder(self, person: str, uid: int | None) -> str:
         """A folder that only this person's workers enter, for what they keep: compiled kernels."""
         if not person and uid is None:
             return ""  # one user, who owns everything anyway
         name = (person or "anybody") + (f"-{uid}" if uid is not None else "")
-        folder = self._base / "people" / name
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self.people / name
+        folder.mkdir(mode=0o700, exist_ok=True)
         if uid is not None:
-            for parent in (self._base, folder.parent):
-                parent.chmod(0o711)
             os.chown(folder, uid, -1)
+            if self.own:
+                self._lent[uid] = folder
         return str(folder)
 
 
@@ -140,10 +156,10 @@ def _end_all_of(uid: int) -> None:
             return
 
 
-def confine(programs: bool = True, alone: bool = False) -> None:
+def confine(programs: bool = True, alone: bool = False, write: Sequence[str] = ()) -> None:
     """Give up what a worker never needs: new privileges, core dumps, being read by others, files without end, the calls
     of ``server.syscalls``. ``programs``: whether it starts some, which a compiler of custom kernels is. ``alone``: no
-    other process has its user, so that processes can be counted."""
+    other process has its user, so that processes can be counted. ``write``: files are written beneath these only."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -154,12 +170,19 @@ def confine(programs: bool = True, alone: bool = False) -> None:
         for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):
             if libc.prctl(option, value, 0, 0, 0):
                 raise OSError(ctypes.get_errno(), "a worker cannot be confined on this system")
+    if write:
+        landlock.only_write(write)
     syscalls.refuse(programs=not programs)
 
 
 def confine_memory(device_memory: int) -> None:
     """On a cpu device arrays are this process's memory: what a client can make it take ends here."""
     _lower(resource.RLIMIT_DATA, _data_in_use() + 2 * device_memory + _ROOM)
+
+
+def confine_files(largest: int = 0) -> None:
+    """No file that is written from here on gets larger than ``largest`` bytes, or than any that a worker needs."""
+    _lower(resource.RLIMIT_FSIZE, max(largest, _FILE_BYTES))
 
 
 def _lower(limit: int, value: int) -> None:

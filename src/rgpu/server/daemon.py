@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import time
 from collections import deque
@@ -38,6 +37,7 @@ from rgpu.server.device import Device
 from rgpu.server.keys import EXHAUSTED, KeyRing, Person, key_id
 from rgpu.server.lease import Lease, LeaseBook, Session
 from rgpu.server.line import Line
+from rgpu.server.onlookers import Onlookers
 from rgpu.server.promises import Promises
 from rgpu.server.requests import client_of, described, difference, mismatch, reason_of, terms_of
 from rgpu.server.sharing import Sharing
@@ -53,7 +53,6 @@ from rgpu.wire.version import VERSION, fingerprint
 log = logging.getLogger("rgpu.server")
 
 START_ATTEMPTS = 3  # of a worker, before a waiting client is told that it fails
-VISITS = 64  # clients that wait to look into sessions
 SHOW_SECONDS = 1.0  # between pictures for the web page
 START_SECONDS = 20.0  # that a client waits for a worker to start
 ACCESS_SECONDS = 0.5  # between looks whether somebody's right has ended
@@ -102,7 +101,6 @@ class Daemon:
             config.idle_timeout,
         )
         self._sharing = Sharing(self._leases, self._broker, [d.kind for d in self.devices], self._tell_worker)
-        self._visits: dict[bytes, Any] = {}  # who waits to look into a session
         self._waiting: deque[_Waiting] = deque()
         self._stopping = ""
         self._board, self._shown = board, 0.0
@@ -120,6 +118,7 @@ class Daemon:
             keys=ring is not None,
             clear=config.data == "clear",
             quarters=Quarters(config.worker_user),
+            spill_directory=config.spill_directory,
             ports=config.worker_ports,
             links=config.links,
             spares={
@@ -129,6 +128,7 @@ class Daemon:
             command=worker_command,
         )
         self._shows = Showing(self.devices, config, inventory, self._leases, self._broker, self._access, self._pool)
+        self._onlookers = Onlookers(self._server.answer, self._refuse, self._tell_worker)
         self._promises: Promises | None = None
         self._answers = {
             control.Hello.Record: self._hello,
@@ -434,11 +434,7 @@ class Daemon:
             return found
         if found.client.key != person.public_key:
             raise AuthenticationError("a worker opens to the key of its own client only")
-        visit = secrets.token_bytes(16)
-        self._visits[visit] = asker
-        while len(self._visits) > VISITS:
-            del self._visits[next(iter(self._visits))]
-        self._tell_worker(found.id, control.Admit.encode(visit))
+        self._onlookers.come(found.id, asker)
         return None
 
     def _end_session(self, session: bytes, reason: str) -> tuple:
@@ -551,8 +547,7 @@ class Daemon:
             session.redundancy = message.whole, message.wanted
             self._shows.reach.notice(message.reach)
         elif isinstance(message, control.Opened.Record):
-            if asker := self._visits.pop(message.visit, None):
-                self._server.answer(asker, pack(control.Visiting.encode(*message)))
+            self._onlookers.opened(session.id, message)
         elif isinstance(message, control.Draw.Record):
             self._sharing.drew(session, message)
         elif isinstance(message, control.Want.Record):
@@ -585,6 +580,7 @@ class Daemon:
             self._pool.spawn(worker.kind)
 
     def _end(self, session: bytes, reason: str) -> None:
+        self._onlookers.turn_away(session, f"the session ended: {reason}")
         closed = self._leases.close(session, reason)
         if closed:
             self._sharing.left(closed)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from rgpu.errors import ProtocolError, SessionLost
@@ -20,7 +22,7 @@ from rgpu.wire import codec, ops
 log = logging.getLogger("rgpu.worker")
 
 BYE = "bye"  # the reason of an end that the client asked for
-
+VISITORS = 4  # that may be on their way; each has a door of its own
 
 class Service:
     """One session being served. ``telemetry`` may be asked from another thread at any time."""
@@ -31,7 +33,7 @@ class Service:
         self.executor = Executor(backend, connection.post, connection.flush, peers, self._settled)
         self.executor.chunk = connection.link.chunk
         connection.sink = self._sink
-        self.visitor: Any = None  # who comes to look, between two messages
+        self._visitors: deque[Any] = deque()  # who comes to look, between two messages
         self._busy = 0.0  # seconds spent executing up to ``_since``
         self._since: float | None = None  # when the present message began to execute
         self._told = (time.monotonic(), 0.0)
@@ -69,21 +71,28 @@ class Service:
         # One only: the one after it may be received into an array.
         return connection.next(0.25, self.executor.answer)
 
-    def _see_visitor(self) -> None:
-        visitor = self.visitor
-        if visitor.there:
-            self.visitor = None
-            visitor.serve(self.executor, lambda: self.connection.failure is not None)
-        elif not visitor.expected:
-            self.visitor = None
-            visitor.leave()
+    def expect(self, door: Callable[[], Any]) -> bool:
+        """Somebody may come to look, by a door that is made now; False: too many are on their way. For any thread."""
+        if len(self._visitors) >= VISITORS:
+            return False
+        self._visitors.append(door())
+        return True
+
+    def _see_visitors(self) -> None:
+        for visitor in list(self._visitors):
+            if visitor.there:
+                self._visitors.remove(visitor)
+                visitor.serve(self.executor, lambda: self.connection.failure is not None)
+            elif not visitor.expected:
+                self._visitors.remove(visitor)
+                visitor.leave()
 
     def run(self) -> str:
         """Serve to the end and return the reason: 'bye', 'expired' or an error text."""
         connection, allowance = self.connection, self.allowance
         while True:
-            if self.visitor is not None:
-                self._see_visitor()
+            if self._visitors:
+                self._see_visitors()
             frames = self._next()
             if frames is None:
                 if connection.failure is not None:

@@ -7,16 +7,20 @@ Works through the backend's own transfers, so it is the same for every kind of d
 
 from __future__ import annotations
 
+import errno
+import logging
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from rgpu.server.backend import Backend
 from rgpu.server.table import OutOfMemoryError, PureTable, Table, charged
+
+log = logging.getLogger("rgpu.worker")
 
 PAUSE_SECONDS = 0.25  # after the daemon had no more device memory, before it is asked again
 
@@ -41,9 +45,7 @@ class Store:
 
     def put(self, data: np.ndarray) -> Any:
         if self._directory and self._most and self.held + data.nbytes > self._most:
-            file = tempfile.TemporaryFile(dir=self._directory, prefix="rgpu-spill-")
-            file.write(data)
-            return file
+            return _written(data, self._directory)
         self.held += data.nbytes
         return data.copy()
 
@@ -61,11 +63,28 @@ class Store:
             kept.close()
 
 
-def _read(file: BinaryIO) -> np.ndarray:
-    with file:
-        data = np.empty(file.seek(0, 2), np.uint8)
-        file.seek(0)
-        file.readinto(data)  # type: ignore[attr-defined]
+def _written(data: np.ndarray, directory: str) -> Any:
+    """A file with these bytes, without a buffer: what does not fit on the disk fails here, and once."""
+    file = tempfile.TemporaryFile(dir=directory, prefix="rgpu-spill-", buffering=0)
+    try:
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[file.write(rest) :]
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _read(file: Any) -> np.ndarray:
+    data = np.empty(file.seek(0, 2), np.uint8)
+    file.seek(0)
+    rest = memoryview(data)
+    while rest and (got := file.readinto(rest)):
+        rest = rest[got:]
+    if rest:
+        raise OSError(errno.EIO, "a file of spilled data has become shorter")
+    file.close()
     return data
 
 
@@ -182,7 +201,11 @@ class SpillingTable(PureTable):
         for root in list(self._in_memory):
             if self._bytes <= wanted:
                 break
-            self._move(root, views.get(root, []))
+            try:
+                self._move(root, views.get(root, []))
+            except (OSError, MemoryError) as error:  # it stays; who wanted the room hears that there is none
+                log.warning("nothing more can be spilled: %s", error)
+                break
         self._backend.release()
 
     def _move(self, root: int, views: list[int]) -> None:
@@ -201,9 +224,9 @@ class SpillingTable(PureTable):
             handle: (view.shape, view.dtype, view.strides, backend.address(view) - start)
             for handle, view in zip(views, over)
         }
-        nbytes = self._in_memory.pop(root)
         raw = backend.view(array, (array.nbytes,), np.dtype(np.uint8), (1,), 0)
         kept = self._store.put(backend.to_host(raw, "C"))
+        nbytes = self._in_memory.pop(root)
         strides = None if array.flags.c_contiguous else array.strides
         self._elsewhere[root] = _Spilled(kept, (array.shape, array.dtype, strides), layouts, nbytes)
         for handle in (root, *views):
@@ -214,11 +237,11 @@ class SpillingTable(PureTable):
     def _bring_back(self, root: int) -> None:
         spilled = self._elsewhere[root]
         self._make_room(spilled.nbytes)
-        del self._elsewhere[root]
         backend, raw = self._backend, dict.__setitem__
         shape, dtype, strides = spilled.layout
         array = backend.empty(shape, dtype, strides)
         backend.write(array, 0, self._store.take(spilled.kept))
+        del self._elsewhere[root]  # not before: where there is no memory now it may come back later
         if root in self.entries:
             raw(self.entries, root, array)
         for view, layout in spilled.views.items():

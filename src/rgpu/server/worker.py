@@ -19,14 +19,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rgpu import config
 from rgpu._native import die_with_parent, tune_malloc
 from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
-from rgpu.server import confine, numa
+from rgpu.server import confine, landlock, numa
 from rgpu.server.allowance import Allowance
 from rgpu.wire import ops
 from rgpu.wire.codec import pack, unpack
@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peers", default="auto", help="links to other workers of an open server, or of one host")
     parser.add_argument("--keys", action="store_true", help="let in nobody but the client of the grant")
     parser.add_argument("--alone", action="store_true", help="no other process has this one's user")
+    parser.add_argument("--write", action="append", default=[], help="beneath these files are made, and nowhere else")
     parser.add_argument("--clear", action="store_true", help="with keys: data is not sealed")
     options = parser.parse_args(argv)
     logging.basicConfig(
@@ -65,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")  # NumPy's remarks on a client's numbers are no concern of this host's log
     die_with_parent()
     native = config.parse_flag(os.environ.get(config.NATIVE_KERNELS, "0"))
-    confine.confine(programs=options.backend != "cpu" or native, alone=options.alone)
+    confine.confine(programs=options.backend != "cpu" or native, alone=options.alone, write=options.write)
     tune_malloc()  # before NumPy works: fresh pages cost as much as the work done in them
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         ports = range(int(first), int(last) + 1)
         door = Door(options.clear) if options.keys else None
         links, between = options.links.split(","), options.peers.split(",")
-        return run(channel, options.backend, options.bind, ports, links, between, door)
+        return run(channel, options.backend, options.bind, ports, links, between, door, options.write)
     except Exception as error:
         log.exception("worker failed")
         tell(channel, Finished.encode(reason=f"{type(error).__name__}: {error}"[:200]))
@@ -89,6 +90,7 @@ def run(
     links: list[str],
     between: list[str],
     door: Door | None = None,
+    write: Sequence[str] = (),
 ) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
@@ -112,6 +114,9 @@ def run(
     for other in listeners:
         other.close()
     confine.settle_in(grant.folder)
+    if write and grant.folder:
+        landlock.only_write([grant.folder, *[place for place in (grant.spill_directory,) if place]])
+    confine.confine_files(grant.memory_limit if grant.spill and grant.spill_directory else 0)
     if kind == "cpu":
         confine.confine_memory(grant.memory_limit)
     if door:
@@ -141,13 +146,16 @@ def run(
             kinds=offered(between),
         )
         service = Service(connection, device_backend, pairs)
+
         def admit(name: bytes) -> None:
-            try:
+            def opened() -> visit.Visitor:
                 entrance = entrances(bind, ports, links, door)[-1]
-            except ServerUnavailable:
-                return  # who waits is told that there is no answer
-            service.visitor = visit.Visitor(Connection(Session(name, 1), entrance.accept(name)))
-            tell(channel, Opened.encode(name, entrance.uris, door.keys.pair.public if door else ""))
+                visitor = visit.Visitor(Connection(Session(name, 1), entrance.accept(name)))
+                tell(channel, Opened.encode(name, entrance.uris, door.keys.pair.public if door else ""))
+                return visitor
+
+            with contextlib.suppress(ServerUnavailable):  # who waits is told that there is no answer
+                service.expect(opened)
 
         guard.telemetry, guard.admit, guard.deserted = service.telemetry, admit, pairs.deserted
         reason = service.run()

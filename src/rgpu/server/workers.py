@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rgpu.errors import ProtocolError
+from rgpu.link import ucx
 from rgpu.server.confine import Quarters, environment
+from rgpu.server.output import Output
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Draw, Finished, Grant, Opened, Ready, Stop, Telemetry, Want, Yield
 
@@ -40,9 +42,16 @@ class Worker:
     """One process and the channel to it."""
 
     def __init__(
-        self, kind: str, process: subprocess.Popen, channel: socket.socket, uid: int | None = None
+        self,
+        kind: str,
+        process: subprocess.Popen,
+        channel: socket.socket,
+        output: Output,
+        uid: int | None = None,
     ) -> None:
         self.kind, self.process, self.channel, self.uid = kind, process, channel, uid
+        self.output = output
+        output.name = self
         self.key = ""  # its public key; empty on a server without keys
         self.secret = b""  # of its sealed links
         self.endpoints: list[str] = []  # empty until it is ready
@@ -106,6 +115,7 @@ class WorkerPool:
         clear: bool = False,
         quarters: Quarters | None = None,
         links: tuple[str, ...] = ("auto",),
+        spill_directory: str = "",
         spares: dict[str, int],
         threads: int,
         command: tuple[str, ...] = WORKER_COMMAND,
@@ -116,6 +126,11 @@ class WorkerPool:
         self._quarters = quarters or Quarters()
         self._listen = ["--bind", bind, "--links", ",".join(links), "--peers", ",".join(links)]
         self._listen += [*["--keys"] * keys, *["--clear"] * clear, *["--alone"] * self._quarters.own]
+        self._write: list[str] = []  # where a client's native code may write: its person's folder
+        if keys or self._quarters.own:
+            shares = "ucx" in links or ("auto" in links and ucx.worthwhile())  # memory, under names
+            places = [str(self._quarters.people), spill_directory, "/dev/shm" * shares]
+            self._write = [f"--write={place}" for place in places if place]
         self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)
         self._workers: list[Worker] = []
@@ -167,22 +182,28 @@ class WorkerPool:
         with contextlib.ExitStack() as undo, theirs:
             undo.callback(ours.close)
             fd = theirs.fileno()
+            output = Output(self._watcher, self._clock)
+            undo.callback(output.close)
+            undo.callback(os.close, output.theirs)
             user = self._quarters.move_in()
             undo.callback(self._quarters.move_out, None, user.get("user"))
             process = subprocess.Popen(
-                [*self._command, "--fd", str(fd), "--backend", kind, *self._listen],
+                [*self._command, "--fd", str(fd), "--backend", kind, *self._listen, *self._write * (kind == "cpu")],
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # the daemon's own output ends with its ready line; perhaps nobody reads on
+                stdout=output.theirs,
+                stderr=output.theirs,
                 env=self._environment,
                 cwd="/",
                 start_new_session=True,  # Ctrl-C in the daemon's terminal is the daemon's business
                 **user,
             )
             undo.pop_all()
-        worker = Worker(kind, process, ours, user.get("user"))
+        os.close(output.theirs)
+        worker = Worker(kind, process, ours, output, user.get("user"))
         self._workers.append(worker)
         self._watcher.watch(ours.fileno(), lambda: self._readable(worker))
+        output.watch()
         log.debug("started %r", worker)
 
     def tick(self) -> float:
@@ -191,6 +212,7 @@ class WorkerPool:
         for worker in list(self._leaving):
             self._reap(worker, now)
         for worker in self._workers:
+            worker.output.tick()
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.process.kill()
         for worker in [w for w in self._workers if w.process.poll() is not None]:
@@ -225,6 +247,7 @@ class WorkerPool:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
+            worker.output.close()
             self._quarters.move_out(worker.process.pid, worker.uid)
         for worker in self._workers:
             self._watcher.unwatch(worker.channel.fileno())
@@ -280,6 +303,7 @@ class WorkerPool:
                 worker.process.kill()
             return
         self._leaving.remove(worker)
+        worker.output.close()
         self._quarters.move_out(worker.process.pid, worker.uid)
         if not worker.endpoints:
             self._start_failed(worker.kind)

@@ -6,13 +6,16 @@ live in a private directory of the user, written aside and renamed, so that work
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +27,7 @@ from rgpu.server.host import compilers
 HEADERS = Path(__file__).parent.parent / "cuda_cpu"
 COMPILE_SECONDS = 120
 CACHE_BYTES = 512 << 20  # of binaries; those used longest ago make room
+_ASIDE = "compile-"  # so the folders of compilations under way begin
 FIBERS = "-DRGPU_FIBERS"  # the threads of a block are fibers
 _FLAGS = (
     "-O3", "-march=native", "-fPIC", "-shared", "-w", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
@@ -138,6 +142,21 @@ def load(source: str, options: tuple[str, ...] = (), *, shown: str = "", name: s
     return library
 
 
+def sweep(directory: Path) -> None:
+    """Delete what compilations left behind whose worker was killed: folders older than any compilation gets."""
+    oldest = time.time() - 4 * COMPILE_SECONDS
+    for path in directory.glob(f"{_ASIDE}*"):
+        with contextlib.suppress(OSError):  # another worker was faster
+            if path.lstat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _aside(directory: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder for one compilation, its compiler's own files included."""
+    sweep(directory)
+    return tempfile.TemporaryDirectory(dir=directory, prefix=_ASIDE)
+
+
 def trim(directory: Path, limit: int) -> None:
     """Delete what was used longest ago until the rest fits four fifths of ``limit`` bytes, if it does not fit that.
 
@@ -198,28 +217,34 @@ def _precompiled(compiler: str, flags: tuple[str, ...]) -> list[str]:
         directory.mkdir(mode=0o700, exist_ok=True)
         # The compiler takes the binary for a first include only, and a later one's text from beside it.
         (directory / "rgpu_cuda.h").write_text("#include_next <rgpu_cuda.h>\n")
-        with tempfile.TemporaryDirectory(dir=directory) as aside:
+        with _aside(directory.parent) as aside:
             made = Path(aside) / header.name
             flags = tuple(flag for flag in fitting if flag != "-shared")
             command = [compiler, *flags, "-x", "c++-header", str(HEADERS / "rgpu_cuda.h"), "-o", str(made)]
-            if subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS, check=False).returncode:
+            if _run(command, aside).returncode:
                 return []
             os.replace(made, header)
     return [f"-I{directory}"]
 
 
+def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
+    """A compiler, whose own files are in this folder."""
+    environment = {**os.environ, "TMPDIR": folder}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False, env=environment
+    )
+
+
 def _compile(
     compiler: str, flags: tuple[str, ...], source: str, binary: Path, shown: tuple[str, str, str]
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=binary.parent, prefix="compile-") as directory:
+    with _aside(binary.parent) as directory:
         text, result = Path(directory) / "kernel.cu.cpp", Path(directory) / "kernel.so"
         text.write_text(source)
         includes = [*_precompiled(compiler, flags), f"-I{HEADERS}"]
         command = [compiler, *flags, *includes, str(text), "-o", str(result)]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
-            )
+            done = _run(command, directory)
         except subprocess.TimeoutExpired:
             raise CompileException(f"not compiled in {COMPILE_SECONDS} s", *shown, "nvrtc") from None
         if done.returncode:
