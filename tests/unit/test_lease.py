@@ -15,7 +15,7 @@ from rgpu.leases.placement import Room, choose
 from rgpu.leases.queue import Waiting, grant_in_order, in_order
 from rgpu.leases.terms import Client, Quotas, Terms
 from rgpu.server import lease
-from rgpu.server.broker import FORGOTTEN_AFTER, MOST_REQUESTS, MOST_WAITING, Broker, Place
+from rgpu.server.broker import FORGOTTEN_AFTER, MOST_LEASES, MOST_REQUESTS, MOST_WAITING, Broker, Place
 from rgpu.server.lease import LeaseBook
 
 GIB = 1 << 30
@@ -23,6 +23,10 @@ GIB = 1 << 30
 
 def client(user="u"):
     return Client(user, "h", 1, "p")
+
+
+def keyed(user):
+    return Client(user, "h", 1, "p", key=f"the key of {user}")
 
 
 class Clock:
@@ -46,6 +50,15 @@ def broker(totals=(8 * GIB,), factor=1.0, quotas="", **rest):
 
 
 class TestBook:
+    def test_one_persons_ends_push_out_nobody_elses(self):
+        made, book, _ = broker()
+        mine = made.request(keyed("quiet"), Terms())
+        book.end(mine.id, "its time is over")
+        for _ in range(lease.REMEMBERED + 10):
+            book.end(made.request(keyed("busy"), Terms()).id, "given back")
+        assert book.state(mine.id) == "dead: its time is over"
+        assert len(book._fates._whose) == lease.REMEMBERED == sum(map(len, book._fates._reasons.values()))
+
     def test_the_life_of_a_session_of_its_own_lease(self):
         made, book, _ = broker((GIB, GIB))
         first, second = book.open(made.admit(client(), 0), 0, client()), book.open(made.admit(client(), 1), 1, client())
@@ -245,6 +258,47 @@ class TestQueue:
         clock.now += FORGOTTEN_AFTER + 1
         made.pump()
         assert isinstance(made.request(client("late"), Terms(memory=GIB), wait=60), Place)
+
+    def test_leases_without_a_part_are_bounded(self):
+        """They cost their holder nothing: a loop of requests made every look at the book slow, for everybody."""
+        made, book, _ = broker()
+        leases = [made.request(keyed("greedy"), Terms(seconds=1e6)) for _ in range(MOST_LEASES)]
+        for ask in (
+            lambda: made.request(keyed("greedy"), Terms(seconds=1e6)),
+            lambda: made.claim(keyed("greedy"), Terms(devices=(0,)), b"x" * 16),
+        ):
+            with pytest.raises(QuotaExceeded, match="greedy has 256 leases"):
+                ask()
+        assert made.request(keyed("other"), Terms()).client.user == "other"
+        book.end(leases[0].id, "given back")
+        assert made.request(keyed("greedy"), Terms())
+
+    def test_some_sessions_are_kept_for_others(self):
+        made, book, _ = broker((GIB, GIB), most_sessions=8)
+        for _ in range(6):
+            book.open(made.admit(keyed("greedy"), 0), 0, keyed("greedy"))
+        with pytest.raises(QuotaExceeded, match="greedy has 6 of the 8 sessions of device 0"):
+            made.admit(keyed("greedy"), 0)
+        shared = made.request(keyed("greedy"), Terms(devices=(0,)))
+        with pytest.raises(QuotaExceeded, match="kept for others"):
+            made.check_room(shared.client, 0, [])
+        assert set(made.admit(keyed("greedy"), None).parts) == {1}
+        for _ in range(5):
+            made.check_room(keyed("greedy"), 1, [])
+            made.admit(keyed("greedy"), 1)  # their workers are starting
+        with pytest.raises(QuotaExceeded):
+            made.admit(keyed("greedy"), None)
+        made.check_room(keyed("other"), 0, [keyed("greedy")])
+        book.open(made.admit(keyed("other"), 0), 0, keyed("other"))
+        with pytest.raises(NoSuchDevice):
+            made.admit(keyed("greedy"), 7)
+
+    def test_an_open_server_knows_no_persons(self):
+        made, book, _ = broker(most_sessions=8)
+        for _ in range(8):
+            book.open(made.admit(client(), 0), 0, client())
+        with pytest.raises(ServerBusy, match="already serves 8 sessions"):
+            made.admit(client(), 0)
 
     def test_waiting_has_an_end(self):
         made, _, clock = broker()

@@ -20,6 +20,8 @@ from rgpu.server.lease import Lease, LeaseBook, Session
 FORGOTTEN_AFTER = 5.0  # seconds without a question about its ticket, until a request leaves the queue
 MOST_REQUESTS = 64  # of one person, in the queue
 MOST_WAITING = 256  # of all
+MOST_LEASES = 256  # of one person, besides those that sessions have of their own
+KEPT = 4  # one of so many sessions of a device is kept for others than a person who has all the rest
 WARN_BEFORE = 60.0  # seconds before an idle lease ends that its holder is told, or a third of the time if that is less
 
 
@@ -71,6 +73,7 @@ class Broker:
         if ticket not in self._queue:
             self._refuse_if_draining()
             self._refuse_if_crowded(client)
+            self._refuse_if_many(client)
             candidates(self.rooms(), terms)
             if over := self._over_quota(client.user, terms, alone=True):
                 raise QuotaExceeded(over)
@@ -94,22 +97,46 @@ class Broker:
         self._refuse_if_draining()
         if over := self._over_quota(client.user, terms):
             raise QuotaExceeded(over)
+        self._refuse_if_many(client)
         devices = choose(self.rooms(), terms.on(terms.devices))
         return self.book.grant(client, devices, terms, id=lease)
 
     def admit(self, client: Client, device: int | None) -> Lease:
         """A lease of its own for one session that asked for no share: it draws from what is left."""
         self._refuse_if_draining()
-        terms = Terms(devices=() if device is None else (device,))
+        devices = range(len(self.facts)) if device is None else (device,)
+        free = tuple(d for d in devices if not self._has_its_part(client, d))
+        if not free:
+            raise QuotaExceeded(self._part(client, devices[0]))
+        terms = Terms(devices=free)
         (chosen,) = choose(self.rooms(), terms)
         if over := self._over_quota(client.user, terms):
             raise QuotaExceeded(over)
         return self.book.grant(client, [chosen], terms, own=True)
 
-    def check_room(self, device: int, coming: int) -> None:
+    def check_room(self, client: Client, device: int, coming: Sequence[Client]) -> None:
         """Under one lease somebody may ask for any number of sessions; each is a process. ``coming``: on their way."""
-        if len(self.book.sessions_on(device)) + coming >= self.most_sessions:
+        if len(self.book.sessions_on(device)) + len(coming) >= self.most_sessions:
             raise ServerBusy(f"device {device} has {self.most_sessions} sessions, which is the most (--sessions)")
+        if self._has_its_part(client, device, coming):
+            raise QuotaExceeded(self._part(client, device))
+
+    def _has_its_part(self, client: Client, device: int, coming: Sequence[Client] = ()) -> bool:
+        """Whether a person with a key has all the sessions of a device but those that are kept for others."""
+        if not client.key:
+            return False  # who says its name could say another
+        book = self.book
+        theirs = sum(session.client.key == client.key for session in book.sessions_on(device))
+        theirs += sum(x.own and not x.sessions and x.client.key == client.key for x in book.on_device(device))
+        theirs += sum(one.key == client.key for one in coming)
+        return theirs >= self.most_sessions - self.most_sessions // KEPT
+
+    def _part(self, client: Client, device: int) -> str:
+        most = self.most_sessions
+        return (
+            f"{client.user} has {most - most // KEPT} of the {most} sessions of device {device} (--sessions); the rest "
+            "is kept for others. End one of them, or use another device"
+        )
 
     def pump(self) -> None:
         """Grant what can be granted, in order; drop who asks no more. A lease nobody comes for ends unrenewed."""
@@ -259,6 +286,12 @@ class Broker:
         if whose >= MOST_REQUESTS or len(self._queue) >= MOST_WAITING:
             queue = f"of {len(self._queue)} in all"
             raise ServerBusy(f"{whose} requests of {client.user} are in the queue, {queue}: no more fit")
+
+    def _refuse_if_many(self, client: Client) -> None:
+        """A lease without a part costs its holder nothing, and every look at the book something."""
+        mine = (client.key, client.user)
+        if sum(not x.own and (x.client.key, x.client.user) == mine for x in self.book) >= MOST_LEASES:
+            raise QuotaExceeded(f"{client.user} has {MOST_LEASES} leases here, which is the most; give some back")
 
     def _over_quota(self, user: str, terms: Terms, alone: bool = False) -> str:
         """Why a user may not hold this as well (``alone``: not even with nothing else), or nothing."""

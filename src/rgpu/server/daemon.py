@@ -330,7 +330,7 @@ class Daemon:
         if device.index not in lease.parts:
             raise NoSuchDevice(f"device {device.index} is not among those of this lease: {sorted(lease.parts)}")
         if not lease.own:  # else there was room for a session when the lease was made for it
-            self._broker.check_room(device.index, sum(waiting.device is device for waiting in self._waiting))
+            self._broker.check_room(client, device.index, [w.client for w in self._waiting if w.device is device])
         worker = self._pool.take(device.kind)
         if worker:
             return self._grant(worker, device, lease, client, message.seals)

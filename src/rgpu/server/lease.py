@@ -8,8 +8,7 @@ oversubscribes). It must never forget a live lease and never grow without bound.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rgpu.errors import LeaseEnded, NoSuchDevice
@@ -69,6 +68,27 @@ class Session:
         return self.id.hex()[:8]
 
 
+class Fates:
+    """Why sessions and leases ended: the latest ones. Who has had the most of them is forgotten first, so that nobody
+    who comes and goes often takes from others what they may still ask for."""
+
+    def __init__(self) -> None:
+        self._whose: dict[bytes, Hashable] = {}
+        self._reasons: dict[Hashable, dict[bytes, str]] = {}  # by person, the oldest first
+
+    def note(self, whose: Hashable, what: bytes, reason: str) -> None:
+        self._whose[what] = whose
+        self._reasons.setdefault(whose, {})[what] = reason
+        if len(self._whose) > REMEMBERED:
+            whose, theirs = max(self._reasons.items(), key=lambda one: len(one[1]))
+            del self._whose[oldest := next(iter(theirs))], theirs[oldest]
+            if not theirs:
+                del self._reasons[whose]
+
+    def of(self, what: bytes) -> str | None:
+        return self._reasons[self._whose[what]][what] if what in self._whose else None
+
+
 class LeaseBook:
     """The leases on devices of ``totals`` bytes each."""
 
@@ -80,7 +100,7 @@ class LeaseBook:
         self.lendable = tuple(int(total * factor) for total in totals)
         self._leases: dict[bytes, Lease] = {}
         self._sessions: dict[bytes, Session] = {}
-        self._ended: OrderedDict[bytes, str] = OrderedDict()
+        self._fates = Fates()
 
     # Beginning and ending
 
@@ -125,7 +145,7 @@ class LeaseBook:
             lease = closed.lease
             lease.sessions.pop(session, None)
             lease.active = self.clock()
-            self._remember(session, reason)
+            self._fates.note((closed.client.key, closed.client.user), session, reason)
             if lease.own:
                 self._forget(lease, reason)
         return closed
@@ -143,12 +163,7 @@ class LeaseBook:
 
     def _forget(self, lease: Lease, reason: str) -> None:
         if self._leases.pop(lease.id, None):
-            self._remember(lease.id, reason)
-
-    def _remember(self, what: bytes, reason: str) -> None:
-        self._ended[what] = reason
-        while len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
+            self._fates.note((lease.client.key, lease.client.user), lease.id, reason)
 
     def renew(self, lease: bytes) -> Lease:
         """Its holder is there; LeaseEnded with the reason when it is over."""
@@ -184,15 +199,14 @@ class LeaseBook:
     def state(self, session: bytes) -> str:
         if session in self._sessions:
             return "alive"
-        reason = self._ended.get(session)
+        reason = self._fates.of(session)
         return "unknown" if reason is None else f"dead: {reason}"
 
     def lease(self, lease: bytes) -> Lease:
         if found := self._leases.get(lease):
             return found
         unknown = "the server does not know it; it was restarted, or the lease is another server's"
-        reason = self._ended.get(lease, unknown)
-        raise LeaseEnded(f"the lease is over: {reason}")
+        raise LeaseEnded(f"the lease is over: {self._fates.of(lease) or unknown}")
 
     def get(self, session: bytes) -> Session | None:
         return self._sessions.get(session)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rgpu.errors import AuthenticationError, LeaseEnded, ServerUnavailable
+from rgpu.errors import AuthenticationError, LeaseEnded, ServerBusy, ServerUnavailable
 from rgpu.leases.fleet import Held, held
 from rgpu.leases.nearness import Reach
 from rgpu.leases.terms import Client
@@ -28,6 +28,7 @@ log = logging.getLogger("rgpu.server")
 
 CLAIM_SECONDS = 10.0  # that a grant waits for its holder
 BEHIND_SECONDS = 5.0  # that a holder waits for this server to see its grant
+MOST_EARLY = 64  # holders who wait so, of one person
 SHOW_SECONDS = 1.0  # between two writings that no lease is the reason for
 REMEMBERED = 8192  # names of leases that were here; whatever has another name is new
 
@@ -137,11 +138,13 @@ class Promises:
     def behind(self, asker: Any, message: Any, person: Person) -> bool:
         """Whether this server has yet to see the revision of a grant; then its holder is answered later (``due``).
 
-        Raises ServerUnavailable when it was waited for in vain."""
-        early = [one for one in self._early if one[1] == asker]
+        Raises ServerUnavailable when it was waited for in vain, ServerBusy for one person's crowd."""
         if self._revision >= message.revision:
             return False
+        early = [one for one in self._early if one[1] == asker]
         if not early:
+            if sum(one[3].public_key == person.public_key for one in self._early) >= MOST_EARLY:
+                raise ServerBusy(f"{MOST_EARLY} holders of grants wait already for this server to see its registry")
             self._early.append((time.monotonic() + BEHIND_SECONDS, asker, message, person))
         elif time.monotonic() >= early[0][0]:
             self._early.remove(early[0])
