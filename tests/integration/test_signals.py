@@ -154,7 +154,8 @@ print(raised > 200, stream._batch == stream.connection.progress[0], stream._plai
     assert program(source, servers[0], timeout=110).stdout == "True True {} {} False 0\n"
 
 
-def test_finalizers_compute_at_every_line_of_the_client(servers):
+@pytest.mark.parametrize("core", ["compiled", "pure"])
+def test_finalizers_compute_at_every_line_of_the_client(servers, core):
     """The collector runs them in the middle of anything. Where they would have to wait for what they have interrupted
     they are told so."""
     source = f"""{CALLS}
@@ -176,4 +177,5 @@ for call in CALLS:
     sys.settrace(None)
 print(came > 500, 0 < refused < came / 5, wrong, float(ours) == came, answers.count(True))
 """
-    assert program(source, servers[0], timeout=110).stdout == "True True 0 True 7\n"
+    pure = {"RGPU_PURE": "1"} if core == "pure" else {}
+    assert program(source, servers[0], timeout=110, **pure).stdout == "True True 0 True 7\n"

@@ -292,7 +292,11 @@ class CommandStream(Reading, Writing, Queue):
         """Send commands now; what is queued stays there."""
         self._await_room(len(codec.pack(commands)) + COMMANDS)
         with shield:
-            self._post([codec.pack([self._batch + 1, commands])], [None] * len(commands))
+            before, self._sending = self._sending, True
+            try:
+                self._post([codec.pack([self._batch + 1, commands])], [None] * len(commands))
+            finally:
+                self._sending = before
 
     def inquire(self, fn: int, args: list) -> Any:
         """``ask``, past the queue."""

@@ -34,6 +34,7 @@ class Writing:
     flush: Any
     submit: Any
     _batch: int
+    _sending: bool
     _await_room: Any
     _post: Any
 
@@ -89,9 +90,13 @@ class Writing:
                     if not self._await_room(_HEAD + len(part)):
                         raise TimeoutError(f"{self.name} takes no more data")
                     with shield:
-                        frames = [codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]]), part]
-                        self._post(frames, [place])
-                        posted.append((self.connection.progress[0], frames))
+                        self._sending = True  # a finalizer that comes now sends nothing in between
+                        try:
+                            frames = [codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]]), part]
+                            self._post(frames, [place])
+                            posted.append((self.connection.progress[0], frames))
+                        finally:
+                            self._sending = False
         finally:
             if len(data) >= LIE:
                 with shield:
