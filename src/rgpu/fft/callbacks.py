@@ -137,12 +137,14 @@ class set_cufft_callbacks:  # noqa: N801 - CuPy's name
         _local.manager = self._before
 
     def run(self, run: Any, kind: Any, name: str, a: Any, s: Any, axes: Any, norm: Any, together: bool) -> Any:
-        """A transform between the two kernels; scaled afterwards, as CuPy scales what cuFFT has stored."""
+        """A transform between the two kernels. What is stored is scaled afterwards, as CuPy scales it;
+        without that kernel the transform scales, so that its last bits are those of one without callbacks."""
         places = tuple(range(-(a.ndim if s is None else len(s)), 0)) if axes is None else tuple(axes)
         a = _resized(a.astype(plans.computed_in(a.dtype, kind.values), copy=False),
                      plans.resized(a.shape, s, places, kind.values))  # fmt: skip
         size = plans.real_size(a.shape, s, places[-1], kind.values)
-        norm, unscaled = norm or "backward", "forward" if kind.inverse else "backward"
+        norm = norm or "backward"
+        inner_norm = norm if self.store is None else "forward" if kind.inverse else "backward"  # unscaled
         groups: list[tuple[str, tuple[int, ...]]] = [(name, places)]
         if not together and len(places) > 1:  # one axis at a time, as CuPy: the real one first in, and last out
             groups = [("ifft" if kind.inverse else "fft", (axis,)) for axis in places]
@@ -157,15 +159,12 @@ class set_cufft_callbacks:  # noqa: N801 - CuPy's name
             inner = over if len(over) > 1 else (-1,)
             ends = step.startswith("irfft")
             extents = tuple(size if ends and axis == over[-1] else source.shape[axis] for axis in over)
-            a = run(step, a, extents, inner, unscaled)
+            a = run(step, a, extents, inner, inner_norm)
             a = self.store(a) if self.store is not None else a
             if len(over) == 1:
                 a = a.swapaxes(over[0], -1)
-            count = math.prod(extents)
-            if norm == "ortho":
-                a /= math.sqrt(count)
-            elif norm != unscaled:
-                a /= count
+            if norm != inner_norm:
+                a /= math.sqrt(math.prod(extents)) if norm == "ortho" else math.prod(extents)
         return a
 
 
