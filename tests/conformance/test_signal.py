@@ -6,6 +6,7 @@ import pytest
 import rgpu as cp
 from rgpu.cupyx import cusolver, lapack, signal
 from rgpu.cupyx import linalg as linear
+from rgpu.cupyx.scipy import signal as filters
 from rgpu.cupyx.scipy.spatial import distance
 
 scipy_signal = pytest.importorskip("scipy.signal")
@@ -177,3 +178,31 @@ def test_a_window_is_a_name_a_tuple_or_a_number():
     for wrong in ({"hann"}, ["hann"], None):
         with pytest.raises(ValueError, match="window type"):
             get_window(wrong, 8)
+
+
+def test_responses_are_handed_to_plot():
+    seen = []
+    b = cp.array([1.0, 0.5])
+    for result in (
+        filters.freqs(b, b, 8, plot=lambda *found: seen.append(found)),
+        filters.freqz(b, 1, 8, plot=lambda *found: seen.append(found)),
+    ):
+        (w, h), (w_of, h_of) = seen.pop(0), result
+        assert w is w_of and h is h_of and w.shape == h.shape == (8,)
+
+
+def test_a_window_that_is_a_function_gets_the_frequencies():
+    x = np.cos(np.arange(20.0))
+    for xp, module in (cp, filters), (np, scipy_signal):
+        found = module.resample(xp.asarray(x), 30, window=lambda f, xp=xp: xp.exp(-(f**2)))
+        if xp is cp:
+            ours = found.get()
+    np.testing.assert_allclose(ours, found, atol=1e-12)
+
+
+def test_symiirorder2_is_computed_in_double():
+    x = np.random.default_rng(0).random(16).astype(np.float32)
+    found = filters.symiirorder2(cp.asarray(x), 0.1, 0.1)
+    assert found.dtype == np.float64
+    expected = scipy_signal.symiirorder2(x, 0.1, 0.1, precision=1e-6)
+    np.testing.assert_allclose(found.get(), expected, atol=1e-5)

@@ -45,6 +45,15 @@ def _place_poles(A: np.ndarray, B: np.ndarray, poles: Any, *args: Any, **kwargs:
     return tuple(getattr(found, name) for name in names)
 
 
+@override(_PREFIX + "symiirorder2")
+def _symiirorder2(input: np.ndarray, r: Any, omega: Any, precision: float = -1.0) -> np.ndarray:
+    """In double precision, to single precision's tolerance where the input has that: CuPy's coefficients are double."""
+    if input.dtype == np.float32:
+        precision = precision if 0 < precision <= 1 else 1e-6
+        input = input.astype(np.float64)
+    return _scipy().symiirorder2(input, r, omega, precision)
+
+
 # --- wavelets that SciPy no longer has -----------------------------------------------------------
 
 

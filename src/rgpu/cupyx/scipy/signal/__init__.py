@@ -24,6 +24,7 @@ _table.fill(globals(), "signal")
 globals().update({name: _segments.with_functions(name, globals()[name]) for name in _segments.NAMES})
 get_window = windows.get_window
 _filtfilt, _place_poles = globals()["filtfilt"], globals()["place_poles"]
+_freqs, _freqz, _resample = globals()["freqs"], globals()["freqz"], globals()["resample"]
 
 
 class PlacedPoles(NamedTuple):
@@ -74,6 +75,32 @@ def filtfilt(
         message = "Casting complex values to real discards the imaginary part"
         warnings.warn(message, np.exceptions.ComplexWarning, stacklevel=2)
     return _filtfilt(b, a, x, axis, padtype, padlen, method, irlen)
+
+
+def freqs(b: Any, a: Any, worN: Any = 200, plot: Any = None) -> Any:  # noqa: N803
+    """The frequencies and the response of an analog filter at them; ``plot`` is called with both."""
+    w, h = _freqs(b, a, worN)
+    if plot is not None:
+        plot(w, h)
+    return w, h
+
+
+def freqz(
+    b: Any, a: Any = 1, worN: Any = 512, whole: bool = False, plot: Any = None, fs: Any = 2 * np.pi,  # noqa: N803
+    include_nyquist: bool = False,
+) -> Any:  # fmt: skip
+    """The frequencies and the response of a digital filter at them; ``plot`` is called with both."""
+    w, h = _freqz(b, a, worN, whole, fs=fs, include_nyquist=include_nyquist)
+    if plot is not None:
+        plot(w, h)
+    return w, h
+
+
+def resample(x: Any, num: int, t: Any = None, axis: int = 0, window: Any = None, domain: str = "time") -> Any:
+    """``num`` samples of what x has by its Fourier transform; a ``window`` that is a function gets the frequencies."""
+    if callable(window):
+        window = window(dispatch.call("fft.fftfreq", x.shape[axis]))
+    return _resample(x, num, t, axis, window, domain)
 
 
 __getattr__, __dir__ = surface.face(__name__)
