@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -310,6 +311,22 @@ def test_who_waits_for_the_device_of_another_client_that_is_gone_is_told(members
 
     together(comms, act)
     wait_until(lambda: comms[0].error)
+
+
+@pytest.mark.parametrize("end", ["destroyed", "session"])
+def test_who_comes_late_gets_what_a_rank_that_has_ended_has_sent(members, end):
+    first, second = members(2)
+    given = np.arange(300_000.0)
+    first.run("broadcast", given, given, 0, 0)
+    ending = threading.Thread(target=lambda: first._peers.close(delivery=60) if end == "session" else first.close())
+    ending.start()
+    if end == "destroyed":
+        ending.join()
+    got = np.zeros_like(given)
+    second.run("broadcast", None, got, 0, 0)
+    np.testing.assert_array_equal(got, given)
+    ending.join()
+    wait_until(lambda: first.ended or end == "session")
 
 
 def test_where_all_devices_are_of_one_client_nobody_need_be_told_that_it_is_gone(members):

@@ -43,6 +43,37 @@ def test_a_forked_child_is_told_what_to_do(servers, use):
     assert (done.stdout, done.stderr) == ("child 0 True\nparent 15.0\n", "")
 
 
+def test_children_that_are_forked_before_anything_was_used_are_clients_of_their_own(servers, tmp_path):
+    """What works with CuPy: imported above, used in the processes of ``multiprocessing`` only, then in the parent."""
+    path = tmp_path / "forked.py"
+    path.write_text("""
+import multiprocessing
+import rgpu as cp
+from rgpu.cupyx.distributed import init_process_group
+def work(rank, port, results):
+    cp.cuda.Device(rank).use()
+    comm = init_process_group(2, rank, port=port)
+    x = cp.full(1000, rank + 1.0)
+    comm.all_reduce(x, x)
+    results.put(float(x[7]))
+    comm.barrier()
+    comm.stop()
+if __name__ == "__main__":
+    import socket
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    results = fork.SimpleQueue()
+    children = [fork.Process(target=work, args=(rank, port, results)) for rank in range(2)]
+    for child in children: child.start()
+    print(results.get(), results.get())
+    for child in children: child.join()
+    print([child.exitcode for child in children], float(cp.ones(3).sum()))
+""")
+    done = program(str(path), *servers, launcher=())
+    assert (done.stdout, done.stderr) == ("3.0 3.0\n[0, 0] 3.0\n", "")
+
+
 def test_a_forked_child_that_does_not_use_it_ends_cleanly(servers):
     done = program(FORK.replace("CHILD", "del a; sys.exit(0)"), *servers)
     assert (done.stdout, done.stderr) == ("child 0 True\nparent 15.0\n", "")

@@ -37,7 +37,7 @@ from rgpu.client.holding import (
 from rgpu.client.mirror import Half, Mirror
 from rgpu.client.seat import Seat
 from rgpu.client.stats import Counters
-from rgpu.client.stream import CommandStream, forked
+from rgpu.client.stream import CommandStream, forked, settle
 from rgpu.errors import (
     ConfigError,
     NoSuchDevice,
@@ -426,10 +426,11 @@ def get() -> Pool:
     if _pool is None:
         with _pool_lock:
             if _pool is None:
+                settle()
                 _pool = Pool(config.load_client())
                 if not _pool.devices:
                     raise ConfigError("the servers of the pool have no devices")
-                atexit.register(close)
+                _close_at_exit()
     return _pool
 
 
@@ -452,11 +453,19 @@ def connect(*servers: Any, **settings: Any) -> Pool:
     elif settings.get("registry"):
         settings.setdefault("servers", [])  # not those of RGPU_SERVERS
     with _pool_lock:
+        settle()
         made = Pool(config.load_client(settings))
         close()
         _pool = made
-        atexit.register(close)
+        _close_at_exit()
     return made
+
+
+def _close_at_exit() -> None:
+    atexit.register(close)
+    spawning = sys.modules.get("multiprocessing")
+    if spawning is not None and spawning.parent_process() is not None:  # one that was forked ends without atexit
+        spawning.util.Finalize(None, close, exitpriority=0)
 
 
 def close() -> None:

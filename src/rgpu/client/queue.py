@@ -37,7 +37,7 @@ class _Refusing(list):
 
 FORKED = (
     "this process was forked from one that uses remote devices; sessions do not survive fork. "
-    "Use multiprocessing's 'spawn' start method, or import cupy only in the child."
+    "Use multiprocessing's 'spawn' start method, or use them in the children only."
 )
 
 

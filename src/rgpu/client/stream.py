@@ -93,6 +93,7 @@ class CommandStream(Reading, Writing, Queue):
         self._goodbye: int | None = None  # the reply that closing waits for
         self._on_silence = on_silence
         self._asked_at = 0.0
+        settle()
         ticker.add(self)
         _streams.add(self)
 
@@ -573,12 +574,18 @@ def _address(data: memoryview) -> int:
     return np.frombuffer(data, np.uint8).__array_interface__["data"][0]
 
 
-_home = os.getpid()
+_home = 0  # the process that uses devices; 0: none has, up to here
+
+
+def settle() -> None:
+    """This process uses devices from now on. A child that is forked before may do so itself."""
+    global _home
+    _home = _home or os.getpid()
 
 
 def forked() -> bool:
-    """True in a child that was forked after this module was imported."""
-    return os.getpid() != _home
+    """True in a child that was forked from a process that used devices."""
+    return _home not in (0, os.getpid())
 
 
 def _after_fork() -> None:

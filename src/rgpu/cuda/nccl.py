@@ -7,6 +7,7 @@ them. Operations inside a group leave at its end, in rounds: what sends before w
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 import threading
@@ -35,7 +36,6 @@ _ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)  # by NCCL's number of a type
 _ALL_REDUCE, _REDUCE, _BROADCAST, _REDUCE_SCATTER, _ALL_GATHER, _SEND, _RECEIVE = range(7)
 _PART = 64 << 20  # bytes of a message that a group sends before it receives as much
 _MAGIC = b"rgpu"
-_CLIENT = secrets.token_hex(8)  # this process, among those whose devices are in a communicator
 
 NcclError = library_error("NcclError", "cupy_backends.cuda.libs.nccl", _ERRORS)
 
@@ -115,6 +115,12 @@ def groupEnd() -> None:
             comm._stream.flush(deadline=0.0)
 
 
+@functools.cache
+def _client() -> str:
+    """This process, among those whose devices are in a communicator."""
+    return secrets.token_hex(8)
+
+
 class NcclConfig:
     """``split_share`` is NCCL's: whether a split communicator may share its parent's resources."""
 
@@ -133,7 +139,7 @@ class NcclCommunicator:
         if not 0 <= rank < ndev:
             raise NcclError(4)
         self._take(issue.here(), ndev, rank)
-        self._held: Any = issue.Held(self._stream, "nccl.join", ndev, rank, secret, places, _CLIENT)
+        self._held: Any = issue.Held(self._stream, "nccl.join", ndev, rank, secret, places, _client())
         self._stream.flush(deadline=0.0)
 
     def _take(self, stream: Any, size: int | None, rank: int | None) -> None:

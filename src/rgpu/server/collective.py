@@ -296,6 +296,15 @@ class Communicator:
 
     def close(self) -> None:
         """What was sent still arrives. The others are not told: they may go on, but not with this rank."""
+        if all(pair.delivered() or not pair.usable for pair in list(self._pairs.values())):
+            self._let_go()
+        else:
+            self._aside(self._deliver)
+
+    def _deliver(self) -> None:
+        deadline = time.monotonic() + MEETING
+        for pair in list(self._pairs.values()):
+            pair.deliver(deadline)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -197,6 +197,20 @@ class Pair:
         sent, received, _ = self.connection.session.progress
         return not self._queue and sent == received
 
+    def deliver(self, deadline: float) -> None:
+        """Wait until the peer, which may still be on its way here, holds everything; not for one that is lost."""
+        with contextlib.suppress(RgpuError):
+            while not self.delivered() and self.usable and time.monotonic() < deadline:
+                self._drain()
+                self.connection.wait_until(self.delivered, min(deadline, time.monotonic() + LOOK))
+
+    def delivered(self) -> bool:
+        """Whether that is so. Who has just come waits for the answer to its greeting, whatever it has by then."""
+        sent, received, _ = self.connection.session.progress
+        if self._queue or self._replies or sent != received:
+            return False
+        return not sent or self._hello is None
+
     # ---- receiving -------------------------------------------------------------------------------
 
     def receive(self, token: int, place: memoryview) -> None:

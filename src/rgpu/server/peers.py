@@ -12,6 +12,7 @@ import hashlib
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -214,10 +215,15 @@ class Peers:
             if visitor.answerable:
                 visitor.abort(why(visitor.rank))
 
-    def close(self, seconds: float = 2.0, why: str = "") -> None:
-        """End. ``why``: not as the client asked for, and so other clients are told."""
+    def close(self, seconds: float = 2.0, why: str = "", delivery: float = 0.0) -> None:
+        """End. ``why``: not as the client asked for, and so other clients are told; else what was sent is delivered, to
+        who comes for it within ``delivery`` seconds."""
         if why:
             self._abort(lambda rank: f"the session of rank {rank} has ended: {why}")
+        else:
+            deadline = time.monotonic() + delivery
+            for pair in [*self.pairs.values(), *self.others]:
+                pair.deliver(deadline)
         for visitor in list(self.visitors):
             visitor.leave()
         pairs, self.pairs = [*self.pairs.values(), *self.others], {}

@@ -159,7 +159,8 @@ def run(
 
         guard.telemetry, guard.admit, guard.deserted = service.telemetry, admit, pairs.deserted
         reason = service.run()
-        pairs.close(why="" if reason == BYE else reason)
+        guard.deserted = lambda why: None  # what was sent may be delivered still
+        pairs.close(why="" if reason == BYE else reason, delivery=grant.grace)
         guard.tell(0.0)  # what was measured last
         tell(channel, Finished.encode(reason=reason[:200]))
         connection.close()
