@@ -273,6 +273,19 @@ class TestQueue:
         book.end(leases[0].id, "given back")
         assert made.request(keyed("greedy"), Terms())
 
+    def test_where_nobody_waits_nothing_is_counted(self, monkeypatch):
+        """The daemon looks at the queue all the time, and at other people's leases only where somebody wants some."""
+        made, book, _ = broker()
+        for _ in range(3):
+            made.request(keyed("greedy"), Terms(seconds=1e6))
+        looked = []
+        monkeypatch.setattr(book, "dominant_shares", lambda: looked.append(1) or {})
+        made.pump()
+        assert not looked
+        made.request(keyed("other"), Terms(memory=8 * GIB, seconds=9))
+        assert isinstance(made.request(keyed("late"), Terms(memory=GIB), wait=60), Place)
+        assert looked
+
     def test_some_sessions_are_kept_for_others(self):
         made, book, _ = broker((GIB, GIB), most_sessions=8)
         for _ in range(6):

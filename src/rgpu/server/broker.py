@@ -144,7 +144,7 @@ class Broker:
         for ticket, request in list(self._queue.items()):
             if now - request.asked > FORGOTTEN_AFTER:
                 self._leave(ticket)
-        if not self.draining:
+        if self._queue and not self.draining:  # each look costs what there are leases
             waiting = [w for w in self._ordered() if w.item.lease is None]
             grant_in_order(waiting, self._wants, self._grant)
 

@@ -56,6 +56,7 @@ START_ATTEMPTS = 3  # of a worker, before a waiting client is told that it fails
 SHOW_SECONDS = 1.0  # between pictures for the web page
 START_SECONDS = 20.0  # that a client waits for a worker to start
 ACCESS_SECONDS = 0.5  # between looks whether somebody's right has ended
+TEND_SECONDS = 0.02  # between looks at leases and the queue
 STANDSTILL_SECONDS = 2.0  # between two ticks, which are half a second apart at most: this host stood still
 RENEWALS = 4  # of a lease in the time after which its holder counts as gone
 
@@ -107,7 +108,7 @@ class Daemon:
         self._host = host.facts()  # some of it takes a while to find out
         self._access = Access(ring)
         self._ticked = time.monotonic()
-        self._look_at = 0.0  # when rights are looked at next
+        self._look_at = self._tend_at = 0.0  # when rights are looked at next, and when leases are
         self._server = ControlServer(Address(config.bind, config.port).uri, ring.server_keys if ring else entrance)
         self.endpoint = self._server.endpoint
         kinds = {device.kind: sum(d.kind == device.kind for d in self.devices) for device in self.devices}
@@ -121,9 +122,7 @@ class Daemon:
             spill_directory=config.spill_directory,
             ports=config.worker_ports,
             links=config.links,
-            spares={
-                kind: count if config.prestart is None else config.prestart for kind, count in kinds.items()
-            },
+            spares={kind: count if config.prestart is None else config.prestart for kind, count in kinds.items()},
             threads=threads_per_device(inventory.cpus),
             command=worker_command,
         )
@@ -236,15 +235,18 @@ class Daemon:
             self._end_void()
             if self._server.tend():
                 log.warning("requests without an end took too much memory: every connection was closed, clients return")
-        for lease, reason in self._broker.overdue():
-            self._end_lease(lease, reason)
-        self._broker.pump()
+        again = TEND_SECONDS
+        if now >= self._tend_at:  # not for every question: each look costs what there are leases
+            self._tend_at, again = now + TEND_SECONDS, ACCESS_SECONDS
+            for lease, reason in self._broker.overdue():
+                self._end_lease(lease, reason)
+            self._broker.pump()
         self._shows.samples.tick(now)
         if self._promises is not None:
             self._promises.tick()
             for asker, claim, person in self._promises.due():
                 self._answer(asker, claim, person)
-        pause = min(self._pool.tick(), self._sharing.tick(), ACCESS_SECONDS)
+        pause = min(self._pool.tick(), self._sharing.tick(), again)
         if self._board is not None:
             if now - self._shown >= SHOW_SECONDS:
                 self._shown = now
