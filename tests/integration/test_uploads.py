@@ -37,6 +37,17 @@ def server():
         yield server
 
 
+def test_a_checkpoint_of_what_was_uploaded_comes_back(remembering, tmp_path):
+    """What the worker keeps is told by the queue, and a checkpoint passes it: the array was gone when it was named."""
+    cp = remembering("on")
+    host = np.random.default_rng(3).random(LEAST // 4)
+    for _ in range(2):
+        a = cp.asarray(host)
+        cp.checkpoint(tmp_path / "file", a=a)
+        np.testing.assert_array_equal(cp.restore(tmp_path / "file")["a"].get(), host)
+    np.testing.assert_array_equal(a.get(), host)
+
+
 def test_the_same_content_again_is_a_few_bytes(remembering):
     cp = remembering("on")
     host = np.random.default_rng(5).random((512, 513))

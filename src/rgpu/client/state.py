@@ -58,7 +58,7 @@ class Line:
         """The other way round."""
         raw = next_handle()
         self.post([whole(raw, handle, data.nbytes)])
-        self._stream.write(raw, memoryview(data))
+        self._stream.write_past(raw, memoryview(data))
         self.post([ops.Free.encode([raw])])
 
 

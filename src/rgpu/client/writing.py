@@ -22,6 +22,11 @@ _HEAD = 64  # bytes that a chunk has beside its data, at most
 COPIED = 5e9  # bytes a second that are copied into fresh memory
 
 
+def _lasting(data: memoryview) -> memoryview:
+    """The data, which the caller may change afterwards."""
+    return memoryview(staging.copy(data)) if len(data) < LIE else data
+
+
 class Writing:
     """What a stream does with uploads."""
 
@@ -49,7 +54,7 @@ class Writing:
         if known is not None and self._recall(known[0], handle, len(data)):
             return
         began = time.monotonic()
-        self._write(handle, memoryview(staging.copy(data)) if len(data) < LIE else data, place)
+        self._write(handle, _lasting(data), place)
         if known is not None:
             # Another thread may have changed the source meanwhile: then nobody knows what was sent.
             if self.uploads.name(data) == known[0]:
@@ -57,6 +62,11 @@ class Writing:
         elif self.mirror is None and self.connection.link.kind != "shm" and (wait := self.uploads.measures(len(data))):
             with contextlib.suppress(SessionLost, ProtocolError, ForkError), shield:
                 self.uploads.took(self.connection.flush(began + wait))
+
+    def write_past(self, handle: int, data: memoryview) -> None:
+        """``write``, past the queue: what the worker keeps of uploads is told by the queue, after which there may be no
+        such handle any more."""
+        self._write(handle, _lasting(data), None)
 
     def _recall(self, content: tuple[int, bytes], handle: int, nbytes: int) -> bool:
         """Fill an array with what the worker kept; False: it has not."""
