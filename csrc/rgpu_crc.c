@@ -75,7 +75,12 @@ static uint64_t moved(uint64_t crc)
     return past[0][crc & 255u] ^ past[1][crc >> 8 & 255u] ^ past[2][crc >> 16 & 255u] ^ past[3][crc >> 24 & 255u];
 }
 
-__attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const unsigned char *data, size_t size)
+#if defined(__clang__) && __clang_major__ >= 14
+#define CRC32_TARGET "sse4.2,crc32" /* a feature of its own there */
+#else
+#define CRC32_TARGET "sse4.2"
+#endif
+__attribute__((target(CRC32_TARGET))) static uint32_t by_instruction(uint32_t crc, const unsigned char *data, size_t size)
 {
     uint64_t a = crc;
         for (; size >= 3 * BLOCK; data += 3 * BLOCK, size -= 3 * BLOCK) {

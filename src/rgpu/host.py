@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import shutil
 import socket
 import sys
@@ -30,8 +29,8 @@ def facts() -> dict[str, Any]:
         "executable": sys.executable,
         "libraries": _versions(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "open_files": _limit(resource.RLIMIT_NOFILE),
-        "locked_memory": _limit(resource.RLIMIT_MEMLOCK),
+        "open_files": _limit("RLIMIT_NOFILE"),
+        "locked_memory": _limit("RLIMIT_MEMLOCK"),
         "shared_memory_free": _free("/dev/shm"),
         "interfaces": interfaces(),
         "rdma": rdma(),
@@ -54,9 +53,13 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _limit(which: int) -> int | None:
-    """The soft limit; None for none."""
-    soft = resource.getrlimit(which)[0]
+def _limit(which: str) -> int | None:
+    """The soft limit; None for none, and where the system knows none."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft = resource.getrlimit(getattr(resource, which))[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
@@ -96,7 +99,7 @@ def _mps() -> bool:
     """Whether NVIDIA's MPS control daemon answers on this host."""
     directory = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     control = Path(directory) / "control"
-    if not control.exists():
+    if not control.exists() or not hasattr(socket, "AF_UNIX"):
         return False
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0.5)

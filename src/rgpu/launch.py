@@ -1,6 +1,7 @@
 """How a program is started with `import cupy` meaning rgpu: the environment it gets, and the hand-over to it.
 
-The process is replaced, not wrapped: exit code, signals, terminal and process id are the program's own.
+The process is replaced, not wrapped: exit code, signals, terminal and process id are the program's own. On Windows,
+which cannot do that, we wait for the program and end as it does.
 Shared by `rgpu run` and `python -m rgpu`. Must not import the rest of rgpu: the program does that when it
 wants to.
 """
@@ -43,8 +44,19 @@ def replace_process(command: list[str], environ: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     try:
+        if sys.platform == "win32":
+            sys.exit(_wait_for(program, command, environ))
         os.execve(program, command, dict(environ))
     except OSError as error:
         hint = ": a script needs a first line such as `#!/usr/bin/env python3`" if error.errno == 8 else ""
         print(f"rgpu: {command[0]}: {error.strerror}{hint}", file=sys.stderr)
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+
+
+def _wait_for(program: str, command: list[str], environ: Mapping[str, str]) -> int:
+    """The exit code of a program that gets this console and its Ctrl-C."""
+    import signal
+    import subprocess
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program decides what an interrupt means
+    return subprocess.run([program, *command[1:]], env=dict(environ)).returncode  # noqa: S603 - what the user asked for

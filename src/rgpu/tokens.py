@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def read(path: Path) -> Token:
         raise ConfigError(f"the token {path} cannot be read: {error.strerror}; see RGPU_TOKEN") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a token: {error}") from None
-    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+    # Windows has no such mode: files in a user's folders are for that user.
+    if hasattr(os, "getuid") and status.st_uid == os.getuid() and status.st_mode & 0o077:
         raise ConfigError(f"{path} can be read by others, who could then act as you: chmod 600 {path}")
     names = ("server_key", "public_key", "secret_key")
     server, public, secret = (key_text(data.get(name), f"{path}: {name}") for name in names)
@@ -88,6 +90,8 @@ def find(address: Address, environ: Mapping[str, str] = os.environ) -> Token | N
 
 def own(address: Address) -> Token | None:
     """What opens a daemon that a program of this user started for itself; None where it is gone."""
+    if sys.platform != "linux":  # no daemon runs there
+        return None
     for path in config.runtime_directory().glob("embedded-*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
             content = json.loads(path.read_text())

@@ -250,8 +250,8 @@ def user_name() -> str:
     """Who we say we are."""
     try:
         return getpass.getuser()[:256]
-    except (KeyError, OSError):  # a user id without an entry, as in containers
-        return str(os.getuid())
+    except (KeyError, OSError, ImportError):  # a user id without an entry, as in containers
+        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"
 
 
 def _who_we_are() -> tuple[str, str, int, str]:

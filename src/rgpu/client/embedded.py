@@ -27,6 +27,11 @@ class EmbeddedDaemon:
     """A daemon process that belongs to this one."""
 
     def __init__(self, devices: DeviceSpec) -> None:
+        if sys.platform != "linux":
+            raise ServerUnavailable(
+                f"no server is named, and none can be started here: rgpu-server needs Linux, this is {sys.platform}. "
+                "Name the servers in RGPU_SERVERS, in a token (RGPU_TOKEN) or with `rgpu run --server`"
+            )
         self._owner = os.getpid()
         self._process = subprocess.Popen(
             [

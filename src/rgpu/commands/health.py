@@ -92,7 +92,7 @@ def _everything() -> Iterator[Finding]:
 def _client() -> Iterator[Finding]:
     from rgpu import _native
 
-    if _native.COMPILED in _native.AVAILABLE:
+    if _native.IMPLEMENTATION is _native.COMPILED:
         yield Finding(OK, "this machine", "the compiled core is used")
     else:
         yield Finding(

@@ -53,4 +53,4 @@ def _hold(options: argparse.Namespace) -> int:
         return 0
     environ = alias_environment(sharing.environment(changes))
     keeper.start(parts, environ)  # also of a lease that has its time: the shell may end before
-    return replace_process([os.environ.get("SHELL") or "/bin/sh"], environ)
+    return replace_process([os.environ.get("SHELL") or os.environ.get("COMSPEC") or "/bin/sh"], environ)

@@ -281,6 +281,10 @@ def describe(config: Settings, origins: Mapping[str, str]) -> str:
 
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """This user's own directory for files that live as long as a process (made if missing, 0700)."""
+    if not hasattr(os, "getuid"):  # Windows, where what is in a user's folder is for that user
+        path = Path(environ.get("LOCALAPPDATA") or Path.home()) / "rgpu"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
     base = environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK):
         path = Path(base) / "rgpu"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import resource
 import socket
 import struct
 from collections.abc import Hashable, Iterator
@@ -25,6 +24,8 @@ _EVENT = struct.Struct("=HI")  # kind, descriptor
 
 def room() -> int:
     """How many connections this process can have."""
+    import resource  # here: clients on systems without it import this module, too
+
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if descriptors == resource.RLIM_INFINITY:
         return MOST

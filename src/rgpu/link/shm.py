@@ -8,7 +8,7 @@ process is not trusted with more than its own session. Needs Linux and the C cor
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import importlib
 import mmap
 import os
 import secrets
@@ -23,6 +23,7 @@ from rgpu.link.ends import STRANGERS, WELCOME, DialledLink, StreamListener
 
 CAPACITY = 4 << 20  # bytes of each ring: half a piece of large data, and still in the processor's cache
 
+fcntl: Any = importlib.import_module("fcntl") if sys.platform != "win32" else None  # ``missing`` says so there
 _SEALS = 0x1 | 0x2 | 0x4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (fcntl.h)
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 

@@ -15,6 +15,8 @@ from rgpu.link.base import Link, Listener
 from rgpu.link.ends import STRANGERS, WELCOME, DialledLink, StreamListener, heard_welcome
 from rgpu.link.stream import SILENCE
 
+JOINED = 1 << 16  # bytes that are copied together for one call, where the system takes no list of buffers
+
 
 class SocketPipe:
     """A connected stream socket. Every call returns at once; ConnectionError: it has ended."""
@@ -24,6 +26,7 @@ class SocketPipe:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._send, self._recv_into = sock.send, sock.recv_into
+        self._send_all = getattr(sock, "sendmsg", self._joined)  # Windows has none
         self.native = sock.fileno(), 0
 
     def fileno(self) -> int:
@@ -52,11 +55,19 @@ class SocketPipe:
 
     def write(self, buffers: Any) -> int:
         try:
-            return self.sock.sendmsg(buffers)
+            return self._send_all(buffers)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
             raise ConnectionError(str(error)) from None
+
+    def _joined(self, buffers: Any) -> int:
+        head = bytearray()
+        for data in buffers:
+            if len(head) + len(data) > JOINED:
+                return self._send(head or data)
+            head += data
+        return self._send(head)
 
     def busy(self) -> bool:
         """Whether what was written still needs calls to leave."""

@@ -7,6 +7,7 @@ everything else waits in the session, where a reconnect can still decide what ha
 
 import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -22,6 +23,7 @@ from rgpu.session.spin import LONGEST, Spin
 RETRY = 0.001  # a link that would block is tried again after this
 FLUSH = 1.0  # how long close waits for the peer to have everything
 _FOREVER = 3600.0
+_SLEEP = 0.25 if sys.platform == "win32" else _FOREVER  # at a time: Ctrl-C does not end a select there
 
 _connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
 
@@ -302,7 +304,7 @@ class Connection:
                     self._send_outgoing()
                 due = self.session.due()
                 stuck = self._stuck is not None
-            left = deadline - now
+            left = min(deadline - now, _SLEEP)
             if left <= 0:
                 return False
             if stuck:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -214,6 +215,8 @@ def _read(path: Path) -> dict[str, float]:
 def embedded_addresses() -> list[Address]:
     """The daemons that programs of this user started for themselves; leftovers are removed."""
     found = []
+    if sys.platform != "linux":  # no daemon runs there
+        return found
     for path in sorted(config.runtime_directory().glob("embedded-*.json")):
         try:
             content = json.loads(path.read_text())
