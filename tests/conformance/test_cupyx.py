@@ -471,3 +471,45 @@ def test_what_has_no_incomplete_factors():
             factor(matrix)
     with pytest.raises(ValueError, match="level_info"):
         factor(sparse.csr_matrix(cp.eye(2)), level_info=1)
+
+
+def test_what_images_are_written_into_is_the_result():
+    ndimage, x = cupyx.scipy.ndimage, cp.arange(16.0).reshape(4, 4)
+    for call in (lambda out: ndimage.zoom(x, 1.0, out), lambda out: ndimage.rotate(x, 90, output=out, reshape=False)):
+        expected, out = call(None), cp.zeros((4, 4))
+        assert call(out) is out
+        np.testing.assert_array_equal(out.get(), expected.get())
+
+
+def test_binary_structures_by_their_extents():
+    ndimage = cupyx.scipy.ndimage
+    x = cp.asarray(np.random.default_rng(0).random((9, 8)) > 0.3)
+    for name in ("binary_erosion", "binary_dilation", "binary_opening", "binary_closing"):
+        function = getattr(ndimage, name)
+        for structure, shape in ((2, (2, 2)), ((2, 3), (2, 3)), ([1, 3], (1, 3))):
+            expected = function(x, cp.ones(shape, bool)).get()
+            np.testing.assert_array_equal(function(x, structure).get(), expected)
+
+
+def test_images_are_refused_on_the_line_that_asks():
+    ndimage, x = cupyx.scipy.ndimage, cp.ones((4, 4), np.int32)
+    for call in (
+        lambda **options: ndimage.shift(x, 1, **options), lambda **options: ndimage.zoom(x, 1, **options),
+        lambda **options: ndimage.rotate(x, 0, **options),
+        lambda **options: ndimage.affine_transform(x, cp.eye(2), **options),
+        lambda **options: ndimage.map_coordinates(x, cp.zeros((2, 4, 4)), **options),
+    ):  # fmt: skip
+        for refused in ({"cval": np.nan}, {"cval": np.inf, "output": np.int64}):
+            with pytest.raises(NotImplementedError, match="cval"):
+                call(order=1, **refused)
+        call(order=1, cval=np.nan, output=np.float64)
+        call(order=1, cval=np.nan, mode="nearest")
+    with pytest.raises(RuntimeError, match="order"):
+        ndimage.spline_filter(x, order=1, output=cp.empty((4, 4)))
+
+
+def test_histograms_of_labels():
+    ndimage, labels = cupyx.scipy.ndimage, cp.array([1, 1, 2, 2])
+    found = ndimage.histogram(cp.array([0.0, 3, 1, 1]), 0, 4, 2, labels, cp.array([1, 2]))
+    assert [one.get().tolist() for one in found] == [[1, 1], [2, 0]]
+    assert ndimage.histogram(cp.array([0.0, 3, 1, 1]), 0, 4, 2).get().tolist() == [3, 1]

@@ -88,3 +88,9 @@ def exponents(ndim: int, degree: int) -> Any:
 
 def monomials(x: Any, powers: Any, out: Any) -> None:
     out[...] = (x[:, None, :] ** powers[None]).prod(axis=-1)
+
+
+def gives_integers(output: Any, input: Any) -> bool:
+    """Whether a filter's result, an array or a dtype or that of the input, has integers."""
+    dtype = input.dtype if output is None else output.dtype if isinstance(output, rgpu.ndarray) else output
+    return rgpu.dtype(dtype).kind in "iu"

@@ -108,6 +108,7 @@ OURS = {
     "cupyx.scipy.interpolate._rbfinterp._monomial_powers": "internals.exponents",
     "cupyx.scipy.interpolate._rbfinterp.polynomial_matrix": "internals.monomials",
     "cupyx.scipy.signal._iir_utils.apply_iir": "internals.recursion",
+    "cupyx.scipy.ndimage._util._is_integer_output": "internals.gives_integers",
     "cupyx.scipy.signal._iir_utils.apply_iir_sos": "internals.sections",
     "cupy._core.elementwise_copy": "internals.elementwise_copy",
     "cupy._core._routines_math._scan_for_test": "internals.scan",

@@ -80,7 +80,7 @@ def _function(name: str) -> Any:
     module, _, short = name.rpartition(".")
     signature = surface.signature(module, short)
     parameters = list(signature.parameters) if signature else []
-    outputs = [key for key in ("output", "out", "distances") if key in parameters]
+    outputs = {key: parameters.index(key) for key in ("output", "out", "distances") if key in parameters}
     measures = parameters[:3] == ["input", "labels", "index"]
     waits = BY_NAME[name].kind == "scipy_wait"
 
@@ -93,14 +93,14 @@ def _function(name: str) -> Any:
                 raise NotImplementedError(f"{name} with a Python callable is not available in rgpu")
         if measures and any(isinstance(x, list | tuple | np.ndarray) for x in args[:3]):
             raise TypeError(f"{short}: input, labels and index must be device arrays")
+        given = {key: kwargs.get(key, args[place] if place < len(args) else None) for key, place in outputs.items()}
+        out = next((x for x in given.values() if isinstance(x, Remote)), None)
         if waits:
             encoded = dispatch._Arguments(pool.current_stream(), args, kwargs, True)
-            return dispatch.ask(BY_NAME[name], encoded)
-        for key in outputs:
-            place = parameters.index(key)
-            out = kwargs.get(key, args[place] if place < len(args) else None)
-            if isinstance(out, Remote):
-                return _run_into(name, args, kwargs, out)
+            result = dispatch.ask(BY_NAME[name], encoded)
+            return result if out is None or "distances" in outputs else out
+        if out is not None:
+            return _run_into(name, args, kwargs, out)
         return dispatch.call_learned(name, *args, **kwargs)
 
     call.__name__ = call.__qualname__ = short

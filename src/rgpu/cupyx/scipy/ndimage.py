@@ -6,6 +6,7 @@ From the table of declared functions; what takes a Python callable calls it here
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import warnings
 from collections.abc import Callable
@@ -44,6 +45,55 @@ def _of_weights(function: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name in ("convolve", "convolve1d", "correlate", "correlate1d"):
     globals()[_name] = _of_weights(globals()[_name])
+
+
+def _of_structure(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Binary morphology whose structure may be the extents of a block: an integer or several."""
+
+    @functools.wraps(function)
+    def call(input: Any, structure: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(structure, int):
+            axes = kwargs.get("axes")
+            structure = (structure,) * (input.ndim if axes is None else len(axes))
+        if isinstance(structure, tuple | list) and all(isinstance(n, int) for n in structure):
+            structure = creation.ones(tuple(structure), dtype=bool)
+        return function(input, structure, *args, **kwargs)
+
+    return call
+
+
+for _name in ("binary_erosion", "binary_dilation", "binary_opening", "binary_closing"):
+    globals()[_name] = _of_structure(globals()[_name])
+
+
+def _of_interpolation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An interpolation that says on its line which values beyond the edges an integer result cannot have."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        output, cval = given.get("output"), given.get("cval", 0.0)
+        if given.get("mode", "constant") == "constant" and not np.isfinite(cval):
+            dtype = given["input"].dtype if output is None else getattr(output, "dtype", output)
+            if np.dtype(output if isinstance(output, type | np.dtype) else dtype).kind in "iu":
+                raise NotImplementedError("Non-finite cval is not supported for outputs with integer dtype.")
+        return function(*args, **kwargs)
+
+    return call
+
+
+for _name in ("map_coordinates", "affine_transform", "shift", "zoom", "rotate"):
+    globals()[_name] = _of_interpolation(globals()[_name])
+
+_spline_filter = globals()["spline_filter"]
+
+
+def spline_filter(input: Any, order: int = 3, output: Any = np.float64, mode: str = "mirror") -> Any:
+    """The coefficients of a spline of an order from 2 to 5 through the input's values; RuntimeError for others."""
+    if not 2 <= order <= 5:
+        raise RuntimeError("spline order not supported")
+    return _spline_filter(input, order, output, mode)
 
 
 def _derivatives(

@@ -59,6 +59,15 @@ def _distance_transform_edt(
     return None if not found else found[0] if len(found) == 1 else tuple(found)
 
 
+@override("cupyx.scipy.ndimage.histogram")
+def _histogram(*args: Any, **kwargs: Any) -> Any:
+    """As SciPy's; several are a list of arrays, as CuPy's, where SciPy has an array of objects."""
+    from scipy import ndimage
+
+    result = ndimage.histogram(*args, **kwargs)
+    return list(result) if isinstance(result, np.ndarray) and result.dtype.kind == "O" else result
+
+
 # ---- filters that choose one of the values they see -----------------------------------------------
 
 _EXACT = 1 << 53  # SciPy reads and compares integers as float64, which has all of them up to here
