@@ -1,0 +1,65 @@
+"""What the rows of scripts/bench are to reach: limits of the value itself, or of its ratio to the anchor of the same run.
+
+Limits in us and M/s were set on a machine whose NumPy needs 0.21 us for a small addition; ratios hold anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Target:
+    """``of``: a unit for the value, "x" for the ratio, "+us" for what is above the anchor."""
+
+    section: str
+    name: str  # expressions that the row's words match as a whole
+    anchor: str
+    sign: str
+    limit: float
+    of: str
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit:.3g} {self.of}".rstrip()
+
+    def fits(self, row: Any) -> bool:
+        return self.section == row.section and all(
+            re.fullmatch(pattern, text) for pattern, text in ((self.name, row.name), (self.anchor, row.anchor))
+        )
+
+    def met(self, row: Any) -> bool:
+        value = {"x": row.ratio, "+us": row.ours - (row.anchor_value or 0.0)}.get(self.of, row.ours)
+        return value <= self.limit if self.sign == "<=" else value >= self.limit
+
+
+_LARGE = r"(1|16|256|1024) MiB (up|down)"
+TARGETS = (
+    Target("issue", r".* \(pure Python\)", ".*", "<=", 0.6, "us"),
+    Target("issue", ".*", ".*", "<=", 0.05, "us"),
+    Target("pipeline", r"a \+ b, 1 .*\(pure Python\)", ".*", ">=", 0.8, "M/s"),
+    Target("pipeline", r"a \+ b, 1 device\(s\)", ".*", ">=", 2.5, "M/s"),
+    Target("pipeline", r"worker: .*\(pure Python\)", ".*", "<=", 0.4, "+us"),
+    Target("pipeline", "worker: .*", ".*", "<=", 1.0, "x"),
+    Target("round trips", "to connect .*", ".*", "<=", 3, ""),
+    Target("round trips", ".* reads nothing", ".*", "<=", 0, ""),
+    Target("round trips", ".*", ".*", "<=", 1, ""),
+    Target("waiting", "tcp: .*", "raw TCP", "<=", 1.2, "x"),
+    Target("waiting", "shm: .*", "raw TCP", "<=", 5, "us"),
+    Target("bulk", f"tcp: {_LARGE}", "raw TCP", ">=", 1.0, "x"),
+    Target("bulk", f"tcp, with keys: {_LARGE}", "raw TCP", ">=", 0.5, "x"),
+    Target("bulk", f"shm: {_LARGE}", "memcpy", ">=", 0.75, "x"),
+    Target("training", ".* at [0-9]+ ms", "the line at 0 ms", "<=", 1.05, "x"),
+    Target("training", ".*small one, its loss .*", "NumPy.*", "<=", 1 / 0.95, "x"),
+    Target("training", "(MLP|CNN).*", "NumPy.*", "<=", 1 / 0.98, "x"),
+    Target("training", "the same.*", "NumPy.*", "<=", 1 / 0.98, "x"),
+    Target("start", "import", ".*", "<=", 150, "ms"),
+    Target("start", "connect.*", ".*", "<=", 300, "ms"),
+)
+
+
+def verdict(row: Any) -> str:
+    """The target of a row and whether it is met; empty where there is none."""
+    target = next((target for target in TARGETS if target.fits(row)), None)
+    return "" if target is None else f"{target} {'met' if target.met(row) else 'MISSED'}"
