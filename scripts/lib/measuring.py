@@ -73,7 +73,7 @@ def document(about: dict, rows: list[Row]) -> str:
         "# Performance\n\nMade by `scripts/bench --write`; not edited by hand.\n\n"
         f"Machine: {described}.\n\nMedians; each row and what it is compared with were measured in turn, in one run. "
         "A ratio below 1 is better for times (us, ms) and memory, above 1 for rates (M/s, GB/s). Client, worker and\n"
-        "their link's threads share the machine's cores with whatever else its load says. Targets in us and M/s were set on\n"
-        'a machine whose NumPy needs 0.21 us for a small addition; "x" is the ratio.\n\n'
+        "their link's threads share the machine's cores with whatever else its load says. Targets in us and M/s were\n"
+        'set on a machine whose NumPy needs 0.21 us for a small addition; "x" is the ratio.\n\n'
         f"{table(rows)}\n"
     )

@@ -1,4 +1,4 @@
-"""What the rows of scripts/bench are to reach: limits of the value itself, or of its ratio to the anchor of the same run.
+"""What the rows of scripts/bench are to reach: limits of the value, or of its ratio to the anchor of the same run.
 
 Limits in us and M/s were set on a machine whose NumPy needs 0.21 us for a small addition; ratios hold anywhere.
 """

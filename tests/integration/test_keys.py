@@ -19,7 +19,7 @@ from rgpu import errors, tokens
 from rgpu.client import pool
 from rgpu.client.control import DaemonClient
 from rgpu.config import parse_address
-from rgpu.link import curve, seal, shm
+from rgpu.link import curve, seal, shm, ucx
 from rgpu.server import keys
 from rgpu.wire import control
 from rgpu.wire.codec import pack
@@ -544,3 +544,25 @@ def test_two_ends_with_one_secret_meet_and_nobody_else():
     assert token_a == token_b and keys_a.pair == keys_b.pair and token_a.server_key == keys_a.pair.public
     assert keys_a.allows(token_b.public_key)
     assert not keys_a.allows(curve.meeting(other)[1].public_key) and not keys_a.allows(keys_a.pair.public)
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory):
+    protected = Protected(tmp_path_factory.mktemp("linked"), "--links", "tcp,shm,ucx")
+    yield protected
+    protected.server.stop()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "shm", "ucx"])
+def test_every_link_with_keys(linked, kind):
+    """What confines a worker leaves its links what they need: UCX makes shared memory under names."""
+    if kind != "tcp" and (why := {"shm": shm, "ucx": ucx}[kind].missing()):
+        pytest.skip(why)
+    _, token = linked.token(f"user-of-{kind}")
+    code = """
+import rgpu as cp
+from rgpu.client import pool
+print(float(cp.arange(1 << 20, dtype="f8").sum()), pool.current_stream().connection.link.kind)
+"""
+    done = program(code, str(linked.address), RGPU_LINK=kind, RGPU_TOKEN=token.path)
+    assert done.stdout.split() == [str(sum(range(1 << 20)) * 1.0), kind]

@@ -17,6 +17,7 @@ _VERSION, _BENEATH = 1, 1
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14  # linux/landlock.h
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
 _SIGNALS = 1 << 1  # to processes that are not under the same rules
+SHARED_MEMORY = "/dev/shm"  # under names, as UCX makes it
 _DEVICES = ("/dev", "/proc")  # what is there may be written, but nothing made
 
 

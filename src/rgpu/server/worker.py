@@ -115,7 +115,8 @@ def run(
         other.close()
     confine.settle_in(grant.folder)
     if write and grant.folder:
-        landlock.only_write([grant.folder, *[place for place in (grant.spill_directory,) if place]])
+        shared = [place for place in write if place == landlock.SHARED_MEMORY]
+        landlock.only_write([grant.folder, *shared, *[place for place in (grant.spill_directory,) if place]])
     confine.confine_files(grant.memory_limit if grant.spill and grant.spill_directory else 0)
     if kind == "cpu":
         confine.confine_memory(grant.memory_limit)

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from rgpu.errors import ProtocolError
 from rgpu.link import ucx
+from rgpu.server import landlock
 from rgpu.server.confine import Quarters, environment
 from rgpu.server.output import Output
 from rgpu.wire.codec import pack, unpack
@@ -128,8 +129,8 @@ class WorkerPool:
         self._listen += [*["--keys"] * keys, *["--clear"] * clear, *["--alone"] * self._quarters.own]
         self._write: list[str] = []  # where a client's native code may write: its person's folder
         if keys or self._quarters.own:
-            shares = "ucx" in links or ("auto" in links and ucx.worthwhile())  # memory, under names
-            places = [str(self._quarters.people), spill_directory, "/dev/shm" * shares]
+            shares = "ucx" in links or ("auto" in links and ucx.worthwhile())
+            places = [str(self._quarters.people), spill_directory, landlock.SHARED_MEMORY * shares]
             self._write = [f"--write={place}" for place in places if place]
         self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)
