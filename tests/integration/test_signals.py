@@ -7,6 +7,7 @@ import pytest
 from tests.support.servers import program
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="signals of POSIX")
+cores = pytest.mark.parametrize("core", [{}, {"RGPU_PURE": "1"}], ids=["compiled", "pure"])
 
 #: what a program does, and what has to come out of it
 CALLS = """
@@ -90,7 +91,8 @@ handle(signal.SIGUSR1, handler)
 """
 
 
-def test_a_handler_computes_and_reads_at_every_line_of_the_client(servers):
+@cores
+def test_a_handler_computes_and_reads_at_every_line_of_the_client(servers, core):
     source = f"""{CALLS}{USES}
 answers = []
 for call in CALLS:
@@ -100,7 +102,7 @@ for call in CALLS:
 stats = a._stream.connection.stats
 print(came > 500, wrong, float(ours) == came, answers.count(True), stats["reconnects"], stats["resent"])
 """
-    assert program(source, servers[0]).stdout == "True 0 True 7 0 0\n"
+    assert program(source, servers[0], timeout=110, **core).stdout == "True 0 True 7 0 0\n"
 
 
 def test_a_handler_computes_and_reads_whenever_a_timer_says_so(servers):
@@ -154,7 +156,7 @@ print(raised > 200, stream._batch == stream.connection.progress[0], stream._plai
     assert program(source, servers[0], timeout=110).stdout == "True True {} {} False 0\n"
 
 
-@pytest.mark.parametrize("core", ["compiled", "pure"])
+@cores
 def test_finalizers_compute_at_every_line_of_the_client(servers, core):
     """The collector runs them in the middle of anything. Where they would have to wait for what they have interrupted
     they are told so."""
@@ -177,5 +179,4 @@ for call in CALLS:
     sys.settrace(None)
 print(came > 500, 0 < refused < came / 5, wrong, float(ours) == came, answers.count(True))
 """
-    pure = {"RGPU_PURE": "1"} if core == "pure" else {}
-    assert program(source, servers[0], timeout=110, **pure).stdout == "True True 0 True 7\n"
+    assert program(source, servers[0], timeout=110, **core).stdout == "True True 0 True 7\n"

@@ -53,7 +53,7 @@ class PureQueue:
         self.number = _next_number()
         self.ripe = BATCH
         self.pending: list = []
-        self.freed: Any = []
+        self.freed: Any = deque()
 
     @property
     def unsent(self) -> int:
@@ -78,15 +78,18 @@ class PureQueue:
     def gather(self) -> None:
         """Make commands of what was freed: after those that used it, before whoever asks what memory is left."""
         waiting = self.freed
-        while waiting:
+        left = len(waiting)  # what is freed meanwhile waits: a handler that computes here frees at every line
+        while left > 0:
             freed = []
             try:
-                while len(freed) < limits.HANDLES:
-                    freed.append(waiting.pop())  # one by one: a finalizer may come between, and be in here
+                for _ in range(min(left, limits.HANDLES)):
+                    freed.append(waiting.popleft())  # one by one: a finalizer may come between, and be in here
             except IndexError:
                 pass
-            pending = self.pending
-            pending += ((_T_FREE, freed), None)
+            left -= limits.HANDLES
+            if freed:
+                pending = self.pending
+                pending += ((_T_FREE, freed), None)
 
     def take(self, batch: int, limit: int, whole: bool) -> tuple[bytes, list]:
         """The first commands leave: the body of a message of them, and where they came from, in order."""
