@@ -13,7 +13,7 @@ from tests.support.servers import Server
 
 @pytest.fixture(scope="module")
 def server():
-    with Server("cpu:1", "far", "--grace", "3") as running:
+    with Server("cpu:1", "far", "--grace", "3", "--links", "tcp") as running:
         yield running
 
 

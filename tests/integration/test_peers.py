@@ -18,7 +18,7 @@ from rgpu.server import peer as server_peer
 from rgpu.server.peer import Pair
 from rgpu.server.peers import Peers
 from rgpu.server.table import Poison
-from tests.support.servers import Server, program
+from tests.support.servers import Server, near, program
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::rgpu.errors.PerformanceWarning")
@@ -94,11 +94,10 @@ def test_on_one_host_the_bytes_pass_shared_memory_and_leave_nothing_in_the_file_
     host = np.random.default_rng(3).integers(0, 256, 40 << 20, np.uint8)
     with cp.cuda.Device(0):
         a = cp.asarray(host)
-    kind = "tcp" if shm.missing() else "shm"
     for other in (1, 2):  # of the same server, and of another one
         with cp.cuda.Device(other):
             np.testing.assert_array_equal(cp.asarray(a).get(), host)
-        assert cp.stats()["devices"][0]["links"][other] == cp.stats()["devices"][other]["links"][0] == kind
+        assert cp.stats()["devices"][0]["links"][other] == cp.stats()["devices"][other]["links"][0] == near()
     assert held_in_memory() <= before
 
 
@@ -179,7 +178,7 @@ def test_a_link_is_measured_between_the_workers(cp):
     streams = [pool.get().device(number).stream for number in (0, 2)]
     before = traffic(cp)
     found = client_peer.measure(*streams)
-    assert found["link"] == ("tcp" if shm.missing() else "shm")
+    assert found["link"] == near()
     assert 1e-6 < found["rtt"] < 1 and 1e7 < found["bandwidth"] < 1e12
     assert traffic(cp) - before < 4096  # not one byte of it passed the client
     with cp.cuda.Device(2):

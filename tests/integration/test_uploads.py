@@ -33,7 +33,7 @@ def remembering(server):
 def server():
     from tests.support.servers import Server
 
-    with Server("cpu:1", "uploads") as server:
+    with Server("cpu:1", "uploads", "--links", "tcp") as server:
         yield server
 
 

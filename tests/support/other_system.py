@@ -70,9 +70,16 @@ def socketpair():
 
 def sockets_only(readers, writers, others, timeout=None, wait=select.select):
     for entry in (*readers, *writers, *others):
-        if not stat.S_ISSOCK(os.fstat(entry if isinstance(entry, int) else entry.fileno()).st_mode):
+        number = entry if isinstance(entry, int) else entry.fileno()
+        if not stat.S_ISSOCK(os.fstat(number).st_mode) and not is_libzmqs(number):
             raise OSError(10038, "an operation was attempted on something that is not a socket")
     return wait(readers, writers, others, timeout)
+
+
+def is_libzmqs(number):
+    """Whether a descriptor is the one by which libzmq tells of events: an eventfd here, a socket on Windows. Python
+    itself has no ``os.eventfd`` any more."""
+    return os.readlink(f"/proc/self/fd/{number}") == "anon_inode:[eventfd]"
 
 
 def select_once(self, readers, writers, _, timeout=None):

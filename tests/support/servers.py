@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+from rgpu.link import shm
 from tests.support import leaks
 
 #: What a whole run of the tests may choose (``RGPU_LINK=ucx pytest ...``); it reaches the programs that tests start.
@@ -69,6 +70,16 @@ class Server:
 
     def __exit__(self, *_):
         self.stop()
+
+
+def near():
+    """The kind of link that two workers of one host take: tcp where this run's servers offer nothing but zmq."""
+    return "tcp" if shm.missing() or only_zmq() else "shm"
+
+
+def only_zmq():
+    """Whether this run's servers offer links of ZeroMQ alone (``RGPU_LINK=zmq pytest ...``)."""
+    return os.environ.get("RGPU_LINKS") == "zmq"
 
 
 def gone(pid):
