@@ -513,3 +513,22 @@ def test_histograms_of_labels():
     found = ndimage.histogram(cp.array([0.0, 3, 1, 1]), 0, 4, 2, labels, cp.array([1, 2]))
     assert [one.get().tolist() for one in found] == [[1, 1], [2, 0]]
     assert ndimage.histogram(cp.array([0.0, 3, 1, 1]), 0, 4, 2).get().tolist() == [3, 1]
+
+
+def test_affine_transforms_refuse_on_their_line():
+    ndimage, image, matrix = cupyx.scipy.ndimage, cp.ones((8, 8), "f4"), cp.eye(3, dtype="f4")
+    refused = [
+        (cp.ones(8, "f4"), cp.eye(2, dtype="f4"), {}),
+        (image.astype("f8"), matrix, {}),
+        (image, cp.eye(2, dtype="f4"), {}),
+        (image, matrix, {"mode": "wrap"}),
+        (image, matrix, {"output": "f8"}),
+        (image, matrix, {"output": cp.empty((7, 8), "f4")}),
+    ]
+    for x, m, more in refused:
+        with pytest.raises(ValueError, match="texture memory"):
+            ndimage.affine_transform(x, m, texture_memory=True, **more)
+    with pytest.raises(RuntimeError, match="complex"):
+        ndimage.affine_transform(image.astype("c16"), matrix, output=cp.empty((8, 8)))
+    got = ndimage.affine_transform(image, matrix, order=1, texture_memory=True)
+    assert got.dtype == np.float32 and (got.get() == 1).all()

@@ -86,6 +86,41 @@ def _of_interpolation(function: Callable[..., Any]) -> Callable[..., Any]:
 for _name in ("map_coordinates", "affine_transform", "shift", "zoom", "rotate"):
     globals()[_name] = _of_interpolation(globals()[_name])
 
+
+def _of_affine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An affine transform that refuses on its line what texture memory cannot do, and real results of complex input."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        image, output = given["input"], given.get("output")
+        if kwargs.get("texture_memory"):
+            _check_texture(image, given["matrix"], given.get("output_shape"), output, given.get("mode", "constant"))
+        elif isinstance(output, Remote) and image.dtype.kind == "c" != output.dtype.kind:  # type: ignore[attr-defined]
+            raise RuntimeError("output must have complex dtype")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _check_texture(image: Any, matrix: Any, shape: Any, output: Any, mode: str) -> None:
+    if image.ndim not in (2, 3) or image.dtype != np.float32:
+        raise ValueError(f"texture memory holds float32 images of 2 or 3 dimensions, not {image.ndim} of {image.dtype}")
+    homogeneous = (image.ndim + 1, image.ndim + 1)
+    if matrix.shape != homogeneous:
+        raise ValueError(f"with texture memory the matrix has shape {homogeneous}, not {matrix.shape}")
+    if mode not in ("constant", "nearest"):
+        raise ValueError(f"texture memory has the modes constant and nearest, not {mode!r}")
+    shape = tuple(shape or image.shape)
+    if isinstance(output, Remote):
+        if output.dtype != np.float32 or output.shape != shape:  # type: ignore[attr-defined]
+            raise ValueError(f"with texture memory the output is float32 of shape {shape}")
+    elif output is not None and output not in (np.float32, np.dtype(np.float32)):
+        raise ValueError(f"with texture memory the output is float32, not {output!r}")
+
+
+affine_transform = _of_affine(globals()["affine_transform"])
 _spline_filter = globals()["spline_filter"]
 
 
