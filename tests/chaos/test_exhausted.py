@@ -21,7 +21,7 @@ from rgpu.config import parse_address
 from rgpu.link import curve, guests
 from rgpu.server import keys
 from tests.support.daemons import Daemon, Talk
-from tests.support.servers import Server, program
+from tests.support.servers import Server, free_port, program
 from tests.support.waiting import wait_until
 
 CLOCK = """
@@ -267,8 +267,7 @@ def attaches(server):
 
 def test_no_ports_are_left():
     """T35: as many ports for workers as there are workers. One more client is refused, in words; the others live."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     options = ("--worker-ports", f"{port}-{port}", "--prestart", "0", "--links", "tcp")
     with Server("cpu:1", "narrow", *options) as server:
         first = DaemonClient(parse_address(server.address))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +17,7 @@ from rgpu.server.meeting import Store, Visitor
 from rgpu.server.peers import Peers, unprotected
 from rgpu.server.worker import listen_at
 from tests.support.faultproxy import FaultProxy
-from tests.support.servers import Server, program
+from tests.support.servers import Server, free_port, program
 
 MEMBER = """
 import json, sys
@@ -45,11 +44,6 @@ comm.barrier()
 comm.stop()
 print(json.dumps(found))
 """
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.support.servers import Server, environment, program
+from tests.support.servers import Server, environment, free_port, program
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +47,15 @@ warnings.simplefilter("ignore", UserWarning)
 mine = sparse.csr_matrix(cp.eye(3) * (rank + 1))
 comm.all_reduce(mine, total := sparse.csr_matrix((3, 3)))
 found.append(total.toarray().get().tolist())
+full = sparse.csr_matrix(cp.array([[1.0, 2.0], [3.0, 4.0]]))
+comm.all_reduce(full, product := sparse.csr_matrix((2, 2)), "prod")
+comm.all_gather(full * (rank + 1), everyone := [], 0)
+comm.all_to_all([full, full * 5], crossed := [])
+found.append([x.toarray().get().tolist() for x in (product, *everyone, *crossed)])
 comm.barrier()
 comm.stop()
 print(json.dumps(found))
 """
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def test_two_processes(servers):
@@ -65,12 +64,14 @@ def test_two_processes(servers):
         jobs = [threads.submit(program, MEMBER, *servers, arguments=(str(rank), port)) for rank in range(2)]
         found = [json.loads(job.result(60).stdout) for job in jobs]
     for rank in range(2):
-        total, product, wide, rows, row, complex_, sparse = found[rank]
+        total, product, wide, rows, row, complex_, sparse, several = found[rank]
         assert (total, product, complex_) == (3, 6, True)
         assert wide == [(np.arange(4) + 4 * rank).tolist(), (np.arange(4) + 4 * rank + 100).tolist()]
         assert rows == ([[0] * 3, [1] * 3] if rank == 1 else None)
         assert row == (np.arange(4) + 4 * rank).tolist()
         assert sparse == (np.eye(3) * 3).tolist()
+        full = np.array([[1, 2], [3, 4]])
+        assert several == [x.tolist() for x in (full @ full, full, 2 * full, *[(1, 5)[rank] * full] * 2)]
 
 
 MEMBER_OF_A_LOST_RANK = """

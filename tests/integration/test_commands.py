@@ -14,6 +14,7 @@ from rgpu import errors
 from rgpu.commands import health, rawtcp, sharing
 from rgpu.wire.version import VERSION, fingerprint
 from tests.support.daemons import Daemon
+from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "rgpu.cli"]
@@ -33,11 +34,6 @@ def rgpu(*arguments, servers="", timeout=60):
         text=True,
         timeout=timeout,
     )
-
-
-def closed_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 # Every error says which it is
@@ -65,7 +61,7 @@ def test_what_went_wrong_is_told_apart(daemon):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = {
             "name": "nosuchhost.invalid:1",
-            "refused": f"127.0.0.1:{closed_port()}",
+            "refused": f"127.0.0.1:{free_port()}",
             "no-answer": f"127.0.0.1:{silent.getsockname()[1]}",
         }
         os.environ["RGPU_CONNECT_TIMEOUT"] = "5"  # longer than ZeroMQ's own patience: its end is no answer either
@@ -123,7 +119,7 @@ def test_health(daemon):
     assert done.returncode == 0, done.stdout
     assert f"server {daemon.address}" in done.stdout
     assert "OK    gpu1: rgpu " in done.stdout and "0 FAIL" in done.stdout
-    dead = rgpu("health", "--json", "-q", servers=f"127.0.0.1:{closed_port()}")
+    dead = rgpu("health", "--json", "-q", servers=f"127.0.0.1:{free_port()}")
     assert dead.returncode == 1
     (failure,) = [one for one in json.loads(dead.stdout)["findings"] if one["state"] == "FAIL"]
     assert "refused the connection" in failure["what"] and failure["remedy"].startswith("start one")
@@ -196,7 +192,7 @@ def test_netperf(daemon):
         assert min(server[way][key] for key in ("up", "down")) > 1e5
     assert server["rgpu"]["operations"] > 100 and server["link"]
     wait_until(lambda: not daemon.sessions())  # the server hears of the end a little after the program has ended
-    dead = rgpu("netperf", *short, servers=f"127.0.0.1:{closed_port()}")
+    dead = rgpu("netperf", *short, servers=f"127.0.0.1:{free_port()}")
     assert dead.returncode == 1 and "refused the connection" in dead.stdout
 
 
@@ -222,7 +218,7 @@ def test_plain_tcp_between_two_hosts():
 def test_the_page_of_a_pool(daemon):
     process = subprocess.Popen(
         [*COMMAND, "web", "--http", "0"],
-        env=os.environ | {"RGPU_SERVERS": f"{daemon.address},127.0.0.1:{closed_port()}"},
+        env=os.environ | {"RGPU_SERVERS": f"{daemon.address},127.0.0.1:{free_port()}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

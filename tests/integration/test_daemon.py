@@ -19,7 +19,7 @@ from rgpu.link.control import ControlClient
 from rgpu.wire import control, ops
 from rgpu.wire.codec import pack, unpack
 from tests.support.daemons import Daemon, Talk
-from tests.support.servers import gone
+from tests.support.servers import free_port, gone
 from tests.support.waiting import wait_until
 
 DONE = [ops.Done.tag, 1, None]
@@ -235,12 +235,6 @@ def test_a_request_that_is_too_large_costs_only_its_sender(shared_server):
 
 
 # Servers that are not there
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_how_asking_fails():

@@ -15,6 +15,7 @@ import pytest
 from rgpu.client.embedded import EmbeddedDaemon
 from rgpu.config import parse_devices
 from tests.support.daemons import Daemon, Talk
+from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "rgpu.smi"]
@@ -140,8 +141,7 @@ def test_the_age_of_the_last_answer(own_runtime_directory):
 
 
 def test_no_server_at_all():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     shown = smi(servers=f"127.0.0.1:{port}")
     assert shown.returncode == 9
     assert "refused the connection" in shown.stdout

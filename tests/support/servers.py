@@ -4,6 +4,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +81,12 @@ def near():
 def only_zmq():
     """Whether this run's servers offer links of ZeroMQ alone (``RGPU_LINK=zmq pytest ...``)."""
     return os.environ.get("RGPU_LINKS") == "zmq"
+
+
+def free_port():
+    """A TCP port of loopback that nobody listens at now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
 
 
 def gone(pid):

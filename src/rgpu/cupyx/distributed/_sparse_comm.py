@@ -16,7 +16,7 @@ from rgpu.cupyx.scipy.sparse import spmatrix
 from rgpu.functions import creation
 
 _PARTS = 3  # arrays that any format has at most
-_OPERATORS = {"sum": lambda a, b: a + b, "prod": lambda a, b: a.multiply(b)}
+_OPERATORS = {"sum": lambda a, b: a + b, "prod": lambda a, b: a @ b}  # what `*` means for sparse matrices, as in CuPy
 
 
 def is_sparse(x: Any) -> bool:
@@ -50,6 +50,12 @@ def _fill(matrix: Any, arrays: tuple, shape: tuple) -> None:
 
 def _like(model: Any) -> Any:
     return type(model)._of([creation.empty(0, array.dtype) for array in model._arrays()], (0, 0))
+
+
+def _places(out_array: list, like: list) -> dict[int, Any]:
+    """By rank the matrices that results go to: those of the list, which is filled up as CuPy fills an empty one."""
+    out_array.extend(_like(matrix) for matrix in like[len(out_array) :])
+    return dict(enumerate(out_array[: len(like)]))
 
 
 class SparseCommunicator:
@@ -153,7 +159,8 @@ class SparseCommunicator:
     @classmethod
     def all_gather(cls, comm: Any, in_array: Any, out_array: Any, count: int, stream: Any = None) -> None:
         everyone = range(comm._n_devices)
-        cls._exchange(comm, dict.fromkeys(everyone, in_array), {peer: out_array[peer] for peer in everyone}, stream)
+        incoming = _places(out_array, [in_array] * comm._n_devices)
+        cls._exchange(comm, dict.fromkeys(everyone, in_array), incoming, stream)
 
     @classmethod
     def scatter(cls, comm: Any, in_array: Any, out_array: Any, root: int = 0, stream: Any = None) -> None:
@@ -162,10 +169,10 @@ class SparseCommunicator:
 
     @classmethod
     def gather(cls, comm: Any, in_array: Any, out_array: Any, root: int = 0, stream: Any = None) -> None:
-        incoming = {peer: out_array[peer] for peer in range(comm._n_devices)} if comm.rank == root else {}
+        incoming = _places(out_array, [in_array] * comm._n_devices) if comm.rank == root else {}
         cls._exchange(comm, {root: in_array}, incoming, stream)
 
     @classmethod
     def all_to_all(cls, comm: Any, in_array: Any, out_array: Any, stream: Any = None) -> None:
-        everyone = range(comm._n_devices)
-        cls._exchange(comm, {p: in_array[p] for p in everyone}, {p: out_array[p] for p in everyone}, stream)
+        incoming = _places(out_array, in_array)
+        cls._exchange(comm, {peer: in_array[peer] for peer in incoming}, incoming, stream)
