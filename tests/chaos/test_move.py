@@ -1,14 +1,21 @@
 """`rgpu drain` moves running sessions to another server; the programs notice nothing."""
 
+import os
+import signal
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from rgpu.client import pool, silver
 from rgpu.client.control import DaemonClient
+from rgpu.client.mirror import Half
+from rgpu.client.queue import next_reply
 from rgpu.config import parse_address
-from tests.chaos.test_redundancy import STEPS, mirror, work
+from rgpu.errors import SessionLost
+from rgpu.wire import ops
+from tests.chaos.test_redundancy import STEPS, mirror, process_of, work
 from tests.support.servers import Server, program
 from tests.support.waiting import wait_until
 
@@ -56,8 +63,6 @@ def test_a_program_goes_on_elsewhere(cp, servers, old):
     assert "is drained" in done[1]
     assert sessions(old) == []
     assert work(cp, 10) == work(cp, 10)
-    from rgpu.client import pool
-
     assert pool.get().device(0).daemon.address.port == int(servers[1].address.rpartition(":")[2])
     cp.connect(servers[1].address)  # the moved session is given back as any other
     assert cp.arange(3).sum().get() == 3
@@ -182,7 +187,6 @@ def test_both_servers_of_a_program_drain(servers, order, redundancy):
 def test_both_servers_drain_and_there_is_no_other(servers, redundancy):
     """What cannot move works until the deadline, and then says why it is over."""
     import rgpu
-    from rgpu.errors import SessionLost
 
     rgpu.connect(*[server.address for server in servers], redundancy=redundancy)
     daemons = [DaemonClient(parse_address(server.address)) for server in servers]
@@ -200,3 +204,56 @@ def test_both_servers_drain_and_there_is_no_other(servers, redundancy):
         for daemon in daemons:
             daemon.close()
         rgpu.close()
+
+
+def mirrored(cp):
+    """An array, its device's stream, and that with a mirror in it."""
+    a = cp.arange(10.0)
+    a.get()
+    device = pool.get().device(0)
+    return a, device.stream, device._mirrored(device.stream)
+
+
+def test_a_question_from_before_is_asked_after(cp):
+    """A thread has given its question a number and waits for the lock, which whoever moves the session has."""
+    _, stream, both = mirrored(cp)
+    number = next_reply()
+    silver.move(both, both.halves[0])
+    stream._queue(ops.Sync.encode(number))
+    asking = threading.Thread(target=stream._awaited, args=(number,), daemon=True)
+    asking.start()
+    asking.join(30)
+    assert not asking.is_alive()
+
+
+def test_the_only_one_that_heard_a_question_is_killed(cp, monkeypatch):
+    """Its state is elsewhere already, the answer that it owes is not: that is an error and no wait without an end."""
+    a, _, both = mirrored(cp)
+    source = both.halves[0]
+    victim, sync, said = process_of(source), Half.sync, []
+
+    def read():
+        try:
+            said.append(a.get())
+        except SessionLost as error:
+            said.append(error)
+
+    reading = threading.Thread(target=read, daemon=True)
+
+    def then_read(half):
+        sync(half)
+        if half is not source and not reading.ident:
+            os.kill(victim, signal.SIGSTOP)
+            sent = source.connection.progress[0]
+            reading.start()
+            wait_until(lambda: source.connection.progress[0] > sent)
+            threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
+
+    monkeypatch.setattr(Half, "sync", then_read)
+    try:
+        silver.add(both, source)
+    except SessionLost:
+        pass
+    reading.join(30)
+    assert not reading.is_alive()
+    assert isinstance(said[0], SessionLost)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rgpu.server import confine, keys, landlock
+from rgpu.server import confine, keys, landlock, readable
 from rgpu.server.host import compilers
 from rgpu.server.kernels_cpu import build
 from rgpu.server.output import BURST, RATE
@@ -122,6 +122,95 @@ def test_native_code_under_keys_reaches_its_persons_folder_only(tmp_path, monkey
         control(RGPU_SERVERS="", RGPU_TOKEN=token.path)
     finally:
         guarded.server.stop()
+
+
+READER = r"""
+import sys
+import rgpu as cp
+kernel = cp.RawKernel(r'''
+#include <fcntl.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int seen(std::string path) {
+    int file = open(path.c_str(), O_RDONLY);
+    char byte;
+    int got = file >= 0 && read(file, &byte, 1) == 1;
+    if (file >= 0) close(file);
+    return got;
+}
+extern "C" __global__ void look(long *said) {
+    std::string daemon = "/proc/" + std::to_string(getppid());
+    said[0] = seen("FOLDER/keys/server.key");
+    said[1] = seen("FOLDER/PERSON.rgpu");
+    said[2] = opendir("FOLDER/keys/clients") != nullptr;
+    said[3] = seen("FOLDER/somebodys") + seen("/etc/shadow") + seen("/dev/mem") + seen("/dev/kmsg");
+    said[4] = seen(daemon + "/environ") + seen(daemon + "/mem") + seen(daemon + "/maps") + seen("/proc/kcore");
+    said[5] = seen(daemon + "/root/FOLDER/keys/server.key") + seen(daemon + "/cwd/pyproject.toml");
+    said[6] = seen("/proc/self/status") + seen("/dev/urandom") + seen("/etc/hosts") + seen("/proc/cpuinfo");
+    std::string home = getenv("HOME"), command = "cat FOLDER/keys/server.key > " + home + "/stolen 2> /dev/null";
+    said[7] = system(command.c_str());
+}'''.replace("FOLDER", sys.argv[1]).replace("PERSON", sys.argv[2]), "look")
+said = cp.zeros(8, "i8")
+kernel((1,), (1,), (said,))
+print(*said.get())
+"""
+
+
+@needs_landlock
+def test_native_code_under_keys_reads_no_secrets(tmp_path, monkeypatch):
+    """It runs as the user whose keys, tokens and files these are, and may read what compilers and Python need."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "somebodys").write_text("secret")
+    guarded = Protected(tmp_path, "--allow-native-kernels")
+    try:
+        person, token = guarded.token("alice")
+        environment = {"RGPU_SERVERS": "", "RGPU_TOKEN": token.path}
+        said = program(READER, **environment, arguments=(str(tmp_path), person.id)).stdout.split()
+        assert said[:6] == ["0"] * 6 and said[6] == "4" and said[7] != "0"
+        control(**environment)
+    finally:
+        guarded.server.stop()
+
+
+@needs_landlock
+def test_an_operator_lets_workers_read_more(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "somebodys").write_text("given")
+    guarded = Protected(tmp_path, "--allow-native-kernels", "--readable", str(tmp_path))
+    try:
+        person, token = guarded.token("alice")
+        environment = {"RGPU_SERVERS": "", "RGPU_TOKEN": token.path}
+        said = program(READER, **environment, arguments=(str(tmp_path), person.id)).stdout.split()
+        assert said[:4] == ["0", "1", "0", "1"]  # the server's own keys are not among it
+    finally:
+        guarded.server.stop()
+
+
+def test_what_is_secret_is_left_out_of_what_may_be_read(tmp_path):
+    for name in ("a/keys", "a/b", "c"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a/link").symlink_to(tmp_path / "a/keys")
+    secret = str(tmp_path / "a/keys")
+    found = set(readable.places([str(tmp_path)], [secret])) - set(readable.places())
+    assert found == {str(tmp_path / "a/b"), str(tmp_path / "c")}
+    assert str(tmp_path / "a/keys/x") not in readable.places([str(tmp_path / "a/keys/x")], [secret])
+    assert readable.places(["/"]) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_roots_workers_have_few_of_roots_powers(tmp_path):
+    source = (
+        "import sys; from rgpu.server import confine; confine.confine(write=[sys.argv[1]]); import subprocess\n"
+        "print(next(x for x in open('/proc/self/status') if x.startswith('CapEff')), flush=True)\n"
+        "subprocess.run(['grep', 'CapEff', '/proc/self/status'])"
+    )
+    done = subprocess.run([sys.executable, "-c", source, tmp_path], capture_output=True, text=True, timeout=60)
+    left = {int(line.split()[1], 16) for line in done.stdout.splitlines() if line}
+    assert max(left) <= confine._KEPT, done
 
 
 def test_what_killed_compilations_left_is_deleted(tmp_path, monkeypatch):

@@ -39,7 +39,6 @@ class Half:
         self.joint, self.seat = mirror, seat
         self.name, self.daemon, self.device = seat.name, seat.daemon, self  # as ``client.peer`` wants them
         self.whole = True  # has the state of the stream
-        self.since = 0  # it owes answers to later questions than this
         self.lost: BaseException | None = None
         self.leeway = 0
         self.failures: list[Any] = []  # of what it alone was sent
@@ -205,9 +204,10 @@ class Mirror:
             self.halves = (*self.halves, half)
 
     def admit(self, half: Half) -> None:
-        """From the next question on it owes answers. The stream's lock is held."""
+        """From the next question on it owes answers. The stream's lock is held, and every question answered: one that
+        the other halves alone had heard would be nobody's when they are lost."""
         with self._judging:
-            half.since, half.whole = next_reply(), True
+            half.whole = True
             self.halves = (*self.whole, *[other for other in self.halves if not other.whole])
         self.tell_all()
 
@@ -277,7 +277,7 @@ class Mirror:
 
     def _owes(self, half: Half, number: int) -> bool:
         alone = self.private.get(number)
-        return alone is half if alone is not None else half.whole and number > half.since
+        return alone is half if alone is not None else half.whole
 
     def answered(self, half: Half, number: int, answer: Any) -> None:
         with self._judging:

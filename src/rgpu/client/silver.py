@@ -60,8 +60,12 @@ def add(mirror: Mirror, source: Half) -> Half:
             raise CannotCopy(f"the state cannot be copied: {pair.why}")
         with mirror.stream.lock:
             _begin(mirror, source, half, pair.number)
-        half.sync()
+        for each in (source, half):  # first beside the program: what is left to wait for with the lock is little
+            each.sync()
         with mirror.stream.lock:
+            mirror.stream.flush()
+            for each in (*mirror.whole, half):  # no question is under way that some of them never heard
+                each.sync()
             mirror.admit(half)
     except BaseException as error:
         if half in mirror.halves:

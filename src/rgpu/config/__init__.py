@@ -33,6 +33,7 @@ from rgpu.config.values import (
     parse_count,
     parse_data,
     parse_devices,
+    parse_directories,
     parse_directory,
     parse_duration,
     parse_factor,
@@ -113,6 +114,8 @@ class ServerConfig(Settings, section="server"):
     keys: str | None = _setting(None, parse_path, "RGPU_KEYS")  # folder; None: the usual one if there, "none": open
     data: str = _setting("sealed", parse_data, "RGPU_DATA")  # with keys; clear: who comes proves it, nothing is sealed
     worker_user: str | None = _setting(None, parse_name, "RGPU_WORKER_USER")  # None: the daemon's own
+    # What workers of a server with keys may read besides Python, libraries and compilers; "/": everything.
+    readable: tuple[str, ...] = _setting((), parse_directories, "RGPU_READABLE")
     insecure: bool = _setting(False, parse_flag, "RGPU_INSECURE")
     device_memory: int = _setting(0, parse_bytes, "RGPU_DEVICE_MEMORY")  # 0: what the device has
     grace: float = _setting(8.0, parse_seconds, "RGPU_GRACE")

@@ -88,6 +88,11 @@ def parse_directory(value: Any) -> str:
     return value
 
 
+def parse_directories(value: Any) -> tuple[str, ...]:
+    """A list, or one text with the separator of ``PATH``."""
+    return tuple(map(parse_directory, value.split(os.pathsep) if isinstance(value, str) else value or ()))
+
+
 def parse_texts(value: Any) -> tuple[str, ...]:
     """A list, or one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value

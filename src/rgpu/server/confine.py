@@ -14,8 +14,9 @@ import pwd
 import re
 import resource
 import signal
+import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ _ROOM = 2 << 30  # bytes of a worker's own, besides twice the memory of its devi
 CACHES = Path("/var/cache")  # where workers with users of their own keep what they compile
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38  # sys/prctl.h
+_CAPABILITIES = 0x20080522  # the version of linux/capability.h
+# What root's workers keep of root's powers: to enter folders of others (a Python that another user installed), pinned
+# memory, places of memory. Not: raw memory and disks, networks, other processes.
+_KEPT = sum(1 << bit for bit in (0, 1, 2, 3, 4, 14, 23))
 
 
 def environment(source: Mapping[str, str]) -> dict[str, str]:
@@ -74,9 +79,10 @@ def parse_users(text: str) -> Users:
 
 
 class Quarters:
-    """Where this daemon's workers live. ``users`` None: they run as the daemon's own user."""
+    """Where this daemon's workers live. ``users`` None: they run as the daemon's own user. ``readable``: more than they
+    need that they may read; ``hidden``: what they may not, wherever it is."""
 
-    def __init__(self, users: str | None = None) -> None:
+    def __init__(self, users: str | None = None, readable: Iterable[str] = (), hidden: Iterable[str] = ()) -> None:
         try:
             self._users = parse_users(users) if users else None
         except ValueError as error:
@@ -87,6 +93,7 @@ class Quarters:
         self._lent: dict[int, Path] = {}  # user id -> the folder that is its user's now
         root = CACHES if self._users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._base = root / "rgpu"
+        self._readable, self._hidden = tuple(readable), tuple(hidden)
 
     @property
     def own(self) -> bool:
@@ -116,6 +123,13 @@ class Quarters:
             if folder := self._lent.pop(uid, None):
                 os.chown(folder, 0, -1)  # another person's worker may be this user next
             self._taken.discard(uid)
+
+    def bounds(self, *more: str) -> list[str]:
+        """For a worker's command line: where it may write, which is the folders of people and ``more``, and what it
+        may read besides what it needs."""
+        written = [f"--write={place}" for place in (str(self.people), *more) if place]
+        read = [f"--read={place}" for place in self._readable]
+        return [*written, *read, *[f"--hide={place}" for place in self._hidden]]
 
     @property
     def people(self) -> Path:
@@ -156,10 +170,13 @@ def _end_all_of(uid: int) -> None:
             return
 
 
-def confine(programs: bool = True, alone: bool = False, write: Sequence[str] = ()) -> None:
+def confine(
+    programs: bool = True, alone: bool = False, write: Sequence[str] = (), read: Sequence[str] | None = None
+) -> None:
     """Give up what a worker never needs: new privileges, core dumps, being read by others, files without end, the calls
     of ``server.syscalls``. ``programs``: whether it starts some, which a compiler of custom kernels is. ``alone``: no
-    other process has its user, so that processes can be counted. ``write``: files are written beneath these only."""
+    other process has its user, so that processes can be counted. ``write``: files are written beneath these only, and
+    read beneath those of ``read`` (None: anywhere)."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -171,8 +188,23 @@ def confine(programs: bool = True, alone: bool = False, write: Sequence[str] = (
             if libc.prctl(option, value, 0, 0, 0):
                 raise OSError(ctypes.get_errno(), "a worker cannot be confined on this system")
     if write:
-        landlock.only_write(write)
+        _drop_capabilities()
+        landlock.keep_to(write, read)
     syscalls.refuse(programs=not programs)
+
+
+def _drop_capabilities() -> None:
+    """Root's powers over the host, of which a worker that root runs has no need; no new privileges bring them back."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice, for 32 bits each
+    header = struct.pack("=Ii", _CAPABILITIES, 0)
+    if libc.capget(header, sets) == 0:
+        for at in range(3):
+            sets[at] &= _KEPT
+            sets[at + 3] = 0
+        libc.capset(header, sets)
 
 
 def confine_memory(device_memory: int) -> None:

@@ -34,7 +34,7 @@ from rgpu.server.access import Access
 from rgpu.server.broker import Broker, Place
 from rgpu.server.confine import Quarters
 from rgpu.server.device import Device
-from rgpu.server.keys import EXHAUSTED, KeyRing, Person, key_id
+from rgpu.server.keys import EXHAUSTED, KeyRing, Person, key_id, secrets
 from rgpu.server.lease import Lease, LeaseBook, Session
 from rgpu.server.line import Line
 from rgpu.server.onlookers import Onlookers
@@ -118,7 +118,7 @@ class Daemon:
             bind=config.bind,
             keys=ring is not None,
             clear=config.data == "clear",
-            quarters=Quarters(config.worker_user),
+            quarters=Quarters(config.worker_user, config.readable, secrets(config, ring)),
             spill_directory=config.spill_directory,
             ports=config.worker_ports,
             links=config.links,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rgpu import tokens
-from rgpu.config import Address, config_files, parse_name
+from rgpu.config import Address, ServerConfig, config_files, parse_name, runtime_directory
 from rgpu.errors import ConfigError
 from rgpu.link.curve import KeyPair, ServerKeys, new_pair, public_of
 from rgpu.tokens import Token, key_text
@@ -156,6 +156,14 @@ def default_folder() -> Path:
     """Where ``init`` puts a server's keys: the system's folder for root, else the user's own."""
     own, system = (path.parent / "keys" for path in config_files()[1:3])
     return system if os.getuid() == 0 else own
+
+
+def secrets(settings: ServerConfig, ring: KeyRing | None) -> list[str]:
+    """Places of what lets people into this server or others, for nobody else to read."""
+    usual = [path.parent for path in config_files()[1:]]  # keys and tokens
+    given = [Path(name) for name in (settings.http_token_file, os.environ.get("RGPU_TOKEN")) if name]
+    places = [*usual, runtime_directory(), *given, *([ring.folder] if ring else [])]
+    return [str(place.absolute()) for place in places]
 
 
 def open_ring(setting: str | None) -> KeyRing | None:

@@ -20,6 +20,7 @@ from rgpu import link
 from rgpu.config import Address, ServerConfig
 from rgpu.errors import ConfigError
 from rgpu.registry.directory import Registration
+from rgpu.server import landlock
 from rgpu.server.daemon import Daemon
 from rgpu.server.keys import SERVER_KEY, KeyRing, OwnKeys, default_folder, init, open_ring
 from rgpu.server.showing import facts_of
@@ -64,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="USER|A-B",
         help="run workers as this user, or each as one of these user ids (needs root; default: the server's own user)",
     )
+    add("--readable", metavar="DIR:DIR", help="what workers may read besides Python, libraries, compilers; /: all")
     add("--name", metavar="S", help="what clients see this server called (default: the host's name)")
     add("--device-memory", metavar="BYTES", help="memory of each device, like 4G (default: what there is)")
     add("--grace", metavar="S", help="seconds a client may be gone before its session ends (default: 8)")
@@ -249,8 +251,9 @@ def _serve(daemon: Daemon, parent: int, own: OwnKeys | None = None) -> int:
     protection = "keys" if daemon.protected else "no keys"
     if daemon.protected and _native_kernels(daemon.config) and not daemon.config.worker_user:
         log.warning(
-            "clients' kernels run natively as this server's own user, who can read the server's key: "
-            "give workers a user of their own with --worker-user"
+            "clients' kernels run natively as this server's own user%s: "
+            "give workers a user of their own with --worker-user",
+            "" if landlock.version() else ", who can read the server's key",
         )
     try:
         print(

@@ -26,7 +26,7 @@ from rgpu import config
 from rgpu._native import die_with_parent, tune_malloc
 from rgpu.config import Address
 from rgpu.errors import ServerUnavailable, SessionExpired, SessionLost
-from rgpu.server import confine, landlock, numa
+from rgpu.server import confine, landlock, numa, readable
 from rgpu.server.allowance import Allowance
 from rgpu.wire import ops
 from rgpu.wire.codec import pack, unpack
@@ -57,6 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keys", action="store_true", help="let in nobody but the client of the grant")
     parser.add_argument("--alone", action="store_true", help="no other process has this one's user")
     parser.add_argument("--write", action="append", default=[], help="beneath these files are made, and nowhere else")
+    parser.add_argument("--read", action="append", default=[], help="with --write: what may be read besides the needed")
+    parser.add_argument("--hide", action="append", default=[], help="what may not be read, also where it lies in that")
     parser.add_argument("--clear", action="store_true", help="with keys: data is not sealed")
     options = parser.parse_args(argv)
     logging.basicConfig(
@@ -66,7 +68,9 @@ def main(argv: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")  # NumPy's remarks on a client's numbers are no concern of this host's log
     die_with_parent()
     native = config.parse_flag(os.environ.get(config.NATIVE_KERNELS, "0"))
-    confine.confine(programs=options.backend != "cpu" or native, alone=options.alone, write=options.write)
+    read = readable.places(options.read, options.hide) if options.write else None
+    programs = options.backend != "cpu" or native
+    confine.confine(programs=programs, alone=options.alone, write=options.write, read=read)
     tune_malloc()  # before NumPy works: fresh pages cost as much as the work done in them
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)  # a compiler started by this worker must not keep it open
@@ -75,9 +79,11 @@ def main(argv: list[str] | None = None) -> int:
         ports = range(int(first), int(last) + 1)
         door = Door(options.clear) if options.keys else None
         links, between = options.links.split(","), options.peers.split(",")
-        return run(channel, options.backend, options.bind, ports, links, between, door, options.write)
+        return run(channel, options.backend, options.bind, ports, links, between, door, options.write, read)
     except Exception as error:
         log.exception("worker failed")
+        if read is not None and "denied" in str(error):
+            log.error("workers of this server read what they need and no more; --readable names folders that they miss")
         tell(channel, Finished.encode(reason=f"{type(error).__name__}: {error}"[:200]))
         return 1
 
@@ -91,6 +97,7 @@ def run(
     between: list[str],
     door: Door | None = None,
     write: Sequence[str] = (),
+    read: Sequence[str] | None = None,
 ) -> int:
     """Make ready, wait for a grant, serve it."""
     # These imports are what pre-starting is for; the message to the daemon says they are done.
@@ -116,7 +123,7 @@ def run(
     confine.settle_in(grant.folder)
     if write and grant.folder:
         shared = [place for place in write if place == landlock.SHARED_MEMORY]
-        landlock.only_write([grant.folder, *shared, *[place for place in (grant.spill_directory,) if place]])
+        landlock.keep_to([grant.folder, *shared, *[place for place in (grant.spill_directory,) if place]], read)
     confine.confine_files(grant.memory_limit if grant.spill and grant.spill_directory else 0)
     if kind == "cpu":
         confine.confine_memory(grant.memory_limit)

@@ -127,11 +127,10 @@ class WorkerPool:
         self._quarters = quarters or Quarters()
         self._listen = ["--bind", bind, "--links", ",".join(links), "--peers", ",".join(links)]
         self._listen += [*["--keys"] * keys, *["--clear"] * clear, *["--alone"] * self._quarters.own]
-        self._write: list[str] = []  # where a client's native code may write: its person's folder
+        self._bounds: list[str] = []  # what a client's native code may read and write
         if keys or self._quarters.own:
             shares = "ucx" in links or ("auto" in links and ucx.worthwhile())
-            places = [str(self._quarters.people), spill_directory, landlock.SHARED_MEMORY * shares]
-            self._write = [f"--write={place}" for place in places if place]
+            self._bounds = self._quarters.bounds(spill_directory, landlock.SHARED_MEMORY * shares)
         self._listen += ["--ports", "{}-{}".format(*ports)] if ports else []
         self._environment = _worker_environment(threads)
         self._workers: list[Worker] = []
@@ -189,7 +188,7 @@ class WorkerPool:
             user = self._quarters.move_in()
             undo.callback(self._quarters.move_out, None, user.get("user"))
             process = subprocess.Popen(
-                [*self._command, "--fd", str(fd), "--backend", kind, *self._listen, *self._write * (kind == "cpu")],
+                [*self._command, "--fd", str(fd), "--backend", kind, *self._listen, *self._bounds * (kind == "cpu")],
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
                 stdout=output.theirs,
