@@ -1,11 +1,13 @@
 """Sparse matrices where CuPy's differ from SciPy's: indices of 64 bits, what is known of them, formats, solvers."""
 
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 
 import rgpu as cp
+import rgpu.cupyx.cusparse
 from rgpu import cupyx
 
 pytest.importorskip("scipy")
@@ -130,3 +132,34 @@ def test_cusparse_by_name():
     shuffled = sparse.coo_matrix((cp.array([2.0, 1]), (cp.array([1, 0]), cp.array([0, 1]))))
     cusparse.coosort(shuffled)
     assert shuffled.row.get().tolist() == [0, 1] and shuffled.data.get().tolist() == [1, 2]
+
+
+def test_a_product_that_no_memory_can_hold_is_refused_without_counting_its_elements():
+    """CuPy's test of spgemm: 10^10 elements of twice 2.5 10^6. SciPy counts them for minutes before it asks."""
+    rows, inner = 400_000, 4
+    full = cp.tile(cp.arange(inner, dtype=np.int32), rows)
+    starts = cp.arange(0, rows * inner + 1, inner, dtype=np.int32)
+    a = cupyx.scipy.sparse.csr_matrix((cp.ones(rows * inner, dtype=np.float32), full, starts), shape=(rows, inner))
+    b = a.T.tocsr()
+    with pytest.raises(cp.cuda.memory.OutOfMemoryError):
+        cupyx.cusparse.spgemm(a, b)
+    few = a[:3] @ b[:, :2]
+    assert few.toarray().get().tolist() == [[inner] * 2] * 3
+    assert (cupyx.scipy.sparse.csr_matrix((rows, inner)) @ b).nnz == 0
+
+
+def test_descriptors_of_matrices_are_numbers_and_a_copy_is_a_new_one():
+    one = cupyx.cusparse.MatDescriptor.create()
+    other = pickle.loads(pickle.dumps(one))
+    assert isinstance(one.descriptor, int) and isinstance(other.descriptor, int)
+    assert one.descriptor != other.descriptor
+    one.set_mat_type(cp.cuda.cusparse.CUSPARSE_MATRIX_TYPE_TRIANGULAR)
+    one.set_mat_index_base(1)
+    one.set_mat_fill_mode(1)
+    with pytest.raises(cp.cuda.cusparse.CuSparseError) as caught:
+        one.set_mat_diag_type(2)
+    assert caught.value.status == 3
+    gone = cp.cuda.cusparse.createMatDescr()
+    cp.cuda.cusparse.destroyMatDescr(gone)
+    with pytest.raises(cp.cuda.cusparse.CuSparseError):
+        cp.cuda.cusparse.setMatType(gone, 0)

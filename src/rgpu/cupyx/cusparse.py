@@ -6,6 +6,7 @@ Must not compute anything here.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 import rgpu as cp
 import rgpu.cupyx.scipy.sparse.linalg  # noqa: F401
 from rgpu import surface
+from rgpu.cuda import cusparse as _library
 from rgpu.cupyx.scipy import sparse
 from rgpu.cupyx.scipy.sparse import _call, _indices
 
@@ -40,6 +42,42 @@ def _formats(formats: str, *matrices: Any) -> None:
     for x in matrices:
         if not sparse.issparse(x) or x.format not in formats.split():
             raise TypeError(f"unsupported type (actual: {type(x)})")
+
+
+class MatDescriptor:
+    """How cuSPARSE's older routines are to read a matrix, by the number ``descriptor``. A copy is a new one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor: int | None = descriptor
+
+    @classmethod
+    def create(cls) -> MatDescriptor:
+        """A new descriptor, of a general matrix that counts from zero."""
+        return cls(_library.createMatDescr())
+
+    def __reduce__(self) -> tuple:
+        return self.create, ()
+
+    def __del__(self) -> None:
+        if self.descriptor and not sys.is_finalizing():
+            _library.destroyMatDescr(self.descriptor)
+            self.descriptor = None
+
+    def set_mat_type(self, typ: int) -> None:
+        """General, symmetric, Hermitian or triangular: ``CUSPARSE_MATRIX_TYPE_*``."""
+        _library.setMatType(self.descriptor, typ)
+
+    def set_mat_index_base(self, base: int) -> None:
+        """Whether it counts from zero or one: ``CUSPARSE_INDEX_BASE_*``."""
+        _library.setMatIndexBase(self.descriptor, base)
+
+    def set_mat_fill_mode(self, fill_mode: int) -> None:
+        """Which triangle is there: ``CUSPARSE_FILL_MODE_*``."""
+        _library.setMatFillMode(self.descriptor, fill_mode)
+
+    def set_mat_diag_type(self, diag_type: int) -> None:
+        """Whether the diagonal is ones: ``CUSPARSE_DIAG_TYPE_*``."""
+        _library.setMatDiagType(self.descriptor, diag_type)
 
 
 # ---- sums and products ----------------------------------------------------------------------------

@@ -123,8 +123,23 @@ def _convert(package: Any, matrix: Any, kind: str) -> Any:
     return made((matrix.data[:, :count][held], (rows[held], columns[held])), shape=matrix.shape).asformat(kind)
 
 
+def _reserve_product(a: Any, b: Any) -> None:
+    """MemoryError where there is no memory for the fewest elements that a product of sparse matrices can have (each
+    row those of the longest row of ``b`` that it takes): SciPy counts them one by one, for minutes, before it asks."""
+    if min(a.shape[0] * b.shape[1], a.nnz * b.nnz) < _VERY_LONG:
+        return
+    a, b = a.tocsr(), b.tocsr()
+    rows = np.flatnonzero(np.diff(a.indptr))  # reduceat has no empty rows
+    fewest = int(np.maximum.reduceat(np.diff(b.indptr)[a.indices], a.indptr[rows]).sum(dtype=np.int64))
+    np.empty(fewest * (np.result_type(a.dtype, b.dtype).itemsize + a.indices.itemsize), np.uint8)
+
+
 def _matmul(package: Any, a: Any, b: Any) -> Any:
-    if not package.issparse(b) or b.ndim != 2 or b.shape[1] <= _VERY_LONG or not package.__name__.startswith("scipy"):
+    if not package.issparse(b) or b.ndim != 2 or not package.__name__.startswith("scipy"):
+        return a @ b
+    if a.shape[1] == b.shape[0]:
+        _reserve_product(a, b)
+    if b.shape[1] <= _VERY_LONG:
         return a @ b
     b = b.tocsr()
     used, places = np.unique(b.indices, return_inverse=True)  # the columns that have elements
