@@ -270,10 +270,13 @@ def metas(x: Any) -> Any:
 
 
 _HOST_KINDS = {"object", "internal"}
+#: CuPy makes device arrays of what these are given
 _HOST_FUNCTIONS = {
     "percentile", "quantile", "pad", "interp", "take", "tile", "repeat", "histogram", "histogramdd", "histogram2d",
     "average", "einsum", "isclose", "allclose", "linspace", "logspace", "gradient", "diff", "roll", "resize",
     "unravel_index", "ravel_multi_index", "iscomplex", "isreal", "append", "cross", "tril", "triu", "vander", "unwrap",
+    "diag", "diagflat", "fft.fftshift", "fft.ifftshift", "around", "round", "linalg.cond", "extract", "compress",
+    "delete", "cov", "corrcoef", "polynomial.polynomial.polyval", "polynomial.polynomial.polyvalfromroots",
 }  # fmt: skip
 
 
