@@ -1,5 +1,7 @@
 """cupyx.signal, cupyx.lapack, cupyx.linalg and the distances that SciPy lacks, against NumPy on the host."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -206,3 +208,25 @@ def test_symiirorder2_is_computed_in_double():
     assert found.dtype == np.float64
     expected = scipy_signal.symiirorder2(x, 0.1, 0.1, precision=1e-6)
     np.testing.assert_allclose(found.get(), expected, atol=1e-5)
+
+
+def test_warnings_about_coefficients_come_as_cupys_do():
+    """CuPy reads the coefficients back to warn, so that waiting is no loss."""
+    bad, good = cp.array([0.0, 0.0, 1.0]), cp.array([1.0, 2.0])
+    for function in (filters.normalize, filters.tf2zpk, filters.tf2ss, filters.lp2lp):
+        for _ in range(2):  # nothing is learned
+            with pytest.warns(filters.BadCoefficients, match="Badly conditioned") as given:
+                function(bad, good)
+            assert given[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            function(good, cp.array([1.0, 3.0]))
+    with pytest.warns(RuntimeWarning, match="Order is zero"):
+        filters.buttord(0.0, 1.0, 3, 60)
+    sos = filters.butter(12, [5.0, 30.0], "bandpass", fs=1200.0, output="sos")
+    with pytest.warns(filters.BadCoefficients):
+        zeros, poles, _ = filters.sos2zpk(sos)
+    assert zeros.size == poles.size == 24
+    with pytest.raises(ValueError), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filters.normalize(good, cp.zeros(2))

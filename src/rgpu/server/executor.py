@@ -16,7 +16,7 @@ import numpy as np
 
 from rgpu import _native
 from rgpu.errors import PredictionError, ProtocolError
-from rgpu.server import collective, spill, state
+from rgpu.server import cautions, collective, spill, state
 from rgpu.server.backend import Backend
 from rgpu.server.peers import Peers
 from rgpu.server.recording import Recorder
@@ -30,7 +30,8 @@ from rgpu.wire.functions import TABLE
 
 COPIED = 96 << 10  # bytes of an array below which a copy is sent: nobody has to wait for its arrival
 _T_DATA = ops.Data.tag
-_KEEPING = frozenset(("scipy", "scipy_wait", "object"))  # kinds of functions whose arrays may be in Fortran's order
+#: kinds of functions whose arrays may be in Fortran's order
+_KEEPING = frozenset(("scipy", "scipy_wait", "scipy_warns", "object"))
 
 
 class Goodbye(Exception):
@@ -43,6 +44,8 @@ class _Functions(dict):
     def __init__(self, backend: Backend) -> None:
         for number, function in enumerate(TABLE):
             found = backend.resolve(function.name) or self._absent(function.name, backend.kind)
+            if function.kind == "scipy_warns":
+                found = cautions.told(found)
             self[number] = state.remembered(backend, function, found)
 
     @staticmethod

@@ -136,7 +136,7 @@ _SCIPY = {
         center_of_mass extrema find_objects histogram label maximum_position minimum_position zoom rotate
         distance_transform_edt""",
     ("scipy", "signal"): """
-        abcd_normalize bilinear_zpk bode buttap butter buttord cheb1ap cheb1ord cheb2ap cheb2ord cheby1
+        abcd_normalize bilinear_zpk bode buttap butter cheb1ap cheb1ord cheb2ap cheb2ord cheby1
         cheby2 check_COLA check_NOLA chirp choose_conv_method coherence cont2discrete convolve convolve2d
         correlate correlate2d correlation_lags csd cspline1d cspline1d_eval cspline2d czt czt_points dbode
         dfreqresp ellip ellipap ellipord fftconvolve filtfilt firls firwin firwin2 freqresp freqs
@@ -144,14 +144,15 @@ _SCIPY = {
         hilbert2 iirfilter iirnotch iirpeak impulse istft kaiser_atten kaiser_beta kaiserord lfilter
         lfilter_zi lfiltic lp2bp_zpk lp2bs_zpk lp2hp_zpk lp2lp_zpk lsim max_len_seq medfilt medfilt2d
         minimum_phase oaconvolve order_filter periodogram qspline1d qspline1d_eval qspline2d resample
-        savgol_coeffs savgol_filter sawtooth sepfir2d sos2tf sos2zpk sosfilt sosfilt_zi sosfiltfilt
+        savgol_coeffs savgol_filter sawtooth sepfir2d sos2tf sosfilt sosfilt_zi sosfiltfilt
         sosfreqz spectrogram spline_filter square ss2tf step stft sweep_poly symiirorder1 symiirorder2
         unit_impulse upfirdn welch wiener zoom_fft zpk2tf band_stop_obj morlet morlet2 qmf ricker""",
     ("scipy_wait", "signal"): """
         argrelextrema argrelmax argrelmin decimate deconvolve detrend find_peaks iirdesign invres invresz
-        lombscargle normalize peak_prominences peak_widths resample_poly residue residuez ss2zpk tf2sos
-        tf2ss tf2zpk unique_roots vectorstrength zpk2sos zpk2ss bilinear lp2lp lp2hp lp2bp lp2bs iircomb
-        gammatone dlsim dstep dimpulse place_poles findfreqs""",
+        lombscargle peak_prominences peak_widths resample_poly residue residuez unique_roots vectorstrength
+        zpk2sos iircomb gammatone dlsim dstep dimpulse place_poles findfreqs""",
+    ("scipy_warns", "signal"): """
+        bilinear buttord lp2bp lp2bs lp2hp lp2lp normalize sos2zpk ss2zpk tf2sos tf2ss tf2zpk zpk2ss""",
     ("scipy", "signal.windows"): """
         barthann bartlett blackman blackmanharris bohman boxcar chebwin cosine exponential flattop
         gaussian general_cosine general_gaussian general_hamming get_window hamming hann kaiser
@@ -208,7 +209,7 @@ _EXACT = set(
     argmin nanmax nanmin nanargmax nanargmin count_nonzero around round nan_to_num isreal iscomplex isposinf isneginf
     msort sort_complex select choose take_along_axis digitize searchsorted modf frexp divmod""".split()
 )
-_ROUNDED_KINDS = "unary binary reduce scan like special scipy scipy_wait sparse object kernel".split()
+_ROUNDED_KINDS = "unary binary reduce scan like special scipy scipy_wait scipy_warns sparse object kernel".split()
 _ROUNDED = set(
     """convolve correlate vdot inner outer tensordot kron percentile quantile polyadd polysub poly polymul polyfit roots
     cumulative_sum cumulative_prod linspace logspace bartlett blackman hamming hanning kaiser ufunc.call ufunc.reduce

@@ -7,13 +7,14 @@ what a function computes, and the client needs no SciPy.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
 import rgpu._ndarray  # noqa: F401 - the class of results
 from rgpu import surface
-from rgpu.client import pool
+from rgpu.client import failures, pool
 from rgpu.client.meta import Meta, fresh
 from rgpu.client.predict import scalar_key
 from rgpu.client.remote import Remote
@@ -24,6 +25,8 @@ _PREFIX = "cupyx.scipy."
 #: options that only choose how a GPU computes
 _DEVICE_ONLY = {"plan", "texture_memory", "float64_coords"}
 _dtypes: dict[Any, tuple] = {}
+#: what workers warn of, by name; modules enter their own
+warning_classes: dict[str, type[Warning]] = {"RuntimeWarning": RuntimeWarning}
 
 
 class SpecialFunction:
@@ -82,7 +85,7 @@ def _function(name: str) -> Any:
     parameters = list(signature.parameters) if signature else []
     outputs = {key: parameters.index(key) for key in ("output", "out", "distances") if key in parameters}
     measures = parameters[:3] == ["input", "labels", "index"]
-    waits = BY_NAME[name].kind == "scipy_wait"
+    kind = BY_NAME[name].kind
 
     def call(*args: Any, **kwargs: Any) -> Any:
         for key in _DEVICE_ONLY.intersection(kwargs):
@@ -95,7 +98,13 @@ def _function(name: str) -> Any:
             raise TypeError(f"{short}: input, labels and index must be device arrays")
         given = {key: kwargs.get(key, args[place] if place < len(args) else None) for key, place in outputs.items()}
         out = next((x for x in given.values() if isinstance(x, Remote)), None)
-        if waits:
+        if kind == "scipy_warns":
+            encoded = dispatch._Arguments(pool.current_stream(), args, kwargs, True)
+            result, cautions = dispatch.ask(BY_NAME[name], encoded)
+            for category, message in cautions:
+                warnings.warn(message, warning_classes.get(category, UserWarning), stacklevel=failures.users_level())
+            return result
+        if kind == "scipy_wait":
             encoded = dispatch._Arguments(pool.current_stream(), args, kwargs, True)
             result = dispatch.ask(BY_NAME[name], encoded)
             return result if out is None or "distances" in outputs else out

@@ -19,6 +19,7 @@ class BadCoefficients(UserWarning):
     """Warning about badly conditioned filter coefficients."""
 
 
+_table.warning_classes["BadCoefficients"] = BadCoefficients
 _objects.fill(globals(), "signal")
 _table.fill(globals(), "signal")
 globals().update({name: _segments.with_functions(name, globals()[name]) for name in _segments.NAMES})
