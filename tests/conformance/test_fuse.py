@@ -242,3 +242,14 @@ def test_copyto_casts_as_it_is_told(cp, monkeypatch):
         cp.fuse(lambda a, b: cp.copyto(a, b))(x, cp.ones(3))
     cp.fuse(lambda a, b: cp.copyto(a, b, casting="unsafe"))(x, cp.full(3, 2.5))
     assert x.tolist() == [2] * 3
+
+
+def test_a_value_made_of_numbers_alone_has_no_axes(cp):
+    """Of a function of a number and an array, the array may play no part: nothing gave the kernel its size."""
+    for calls in (9, 0):
+        device = pool.current_stream().device
+        device.settings = device.settings.but(fuse_after=calls)
+        fused = cp.fuse(lambda x, y: (-x, x + y))
+        negated, added = fused(np.float32(3), cp.arange(4, dtype=np.float32))
+        assert negated.shape == () and negated.dtype == np.float32 and negated == -3
+        assert added.get().tolist() == [3, 4, 5, 6]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.client.remote import Remote
 from rgpu.functions import creation
 from rgpu.functions.kernels import formulas
 from rgpu.functions.kernels.jit.types import literal
@@ -82,9 +83,10 @@ class _Loop:
 
     def run(self, values: Callable[[Node], Any], args: tuple, results: dict) -> None:
         given = [values(x) for x in self.inputs]
-        if self.stores:
-            targets = [args[i] for _, i in self.stores]
-            made = [creation.empty(targets[0].shape, node.dtype) for node in self.nodes]
+        targets = [args[i] for _, i in self.stores]
+        if targets or not any(isinstance(x, Remote) for x in given):  # of numbers alone a kernel has no size
+            shape = targets[0].shape if targets else ()
+            made = [creation.empty(shape, node.dtype) for node in self.nodes]
             self.kernel(*given, *made, *targets)
         else:
             made = self.kernel(*given)
