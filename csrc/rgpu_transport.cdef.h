@@ -22,7 +22,8 @@ int rgpu_ucx_load(const char *path, char *why, size_t size);
 rgpu_transport *rgpu_ucx_open(uint64_t tag);
 int64_t rgpu_ucx_address(rgpu_transport *, void *out, size_t size);
 int rgpu_ucx_connect(rgpu_transport *, const void *address, uint64_t tag);
-void rgpu_ucx_shut(rgpu_transport *); /* nothing arrives or leaves any more; others may still ask */
+/* Lets what was written leave for so many seconds at most; then nothing arrives or leaves any more, others may still ask. */
+void rgpu_ucx_shut(rgpu_transport *, double seconds);
 
 /* A connected socket whose bytes are sealed by AES-256-GCM. `load` finds a libcrypto by this name (empty: in the process
  * itself): 0, or -1. A direction's key is 32 bytes and 12 of its first nonce; under it go so many records and no more. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "rgpu_transport.h"
 
@@ -126,7 +127,7 @@ static void on_failure(void *arg, void *ep, status why)
     ((ucx *)arg)->failed = 1;
 }
 
-/* Whether a request is over; it is freed then. */
+/* Whether a request is over: 1, or -1 where it has failed; it is freed then. */
 static int over(ucx *t, void **request)
 {
     if (*request == NULL)
@@ -137,7 +138,7 @@ static int over(ucx *t, void **request)
     t->failed |= now != UCS_OK;
     ucp.request_free(*request);
     *request = NULL;
-    return 1;
+    return now == UCS_OK ? 1 : -1;
 }
 
 static void progress(ucx *t)
@@ -198,14 +199,16 @@ static void receive(ucx *t)
         t->receiving = ucp.tag_msg_recv_nbx(t->worker, t->inbox, PIECE, message, &plain);
         if (is_error(t->receiving)) {
             t->receiving = NULL;
+            t->coming = 0;
             t->failed = 1;
             return;
         }
         progress(t);
     }
-    if (over(t, &t->receiving)) {
+    int came = over(t, &t->receiving);
+    if (came) {
         t->low = 0;
-        t->high = t->coming;
+        t->high = came > 0 ? t->coming : 0;
         t->coming = 0;
     }
 }
@@ -228,10 +231,8 @@ static int64_t read_locked(ucx *t, void *out, size_t size)
     while (done < size) {
         if (t->low == t->high)
             receive(t);
-        if (t->failed)
-            return done ? (int64_t)done : -1;
-        if (t->low == t->high)
-            break;
+        if (t->low == t->high) /* what has come counts also when the peer has gone since */
+            return t->failed && !done ? -1 : (int64_t)done;
         size_t n = t->high - t->low < size - done ? t->high - t->low : size - done;
         memcpy((char *)out + done, t->inbox + t->low, n);
         t->low += n;
@@ -312,13 +313,28 @@ static int ucx_fd(rgpu_transport *base)
     return ucp.worker_get_efd(((ucx *)base)->worker, &fd) == UCS_OK ? fd : -1;
 }
 
-void rgpu_ucx_shut(rgpu_transport *base)
+static double seconds_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
+/* What was written leaves, if it does so in time: the peer has to ask for what is large. The lock is held. */
+static void leave(ucx *t, double until)
+{
+    static const struct timespec moment = {0, 50000};
+    while (!t->failed && busy_locked(t) && seconds_now() < until)
+        nanosleep(&moment, NULL);
+}
+
+void rgpu_ucx_shut(rgpu_transport *base, double seconds)
 {
     ucx *t = (ucx *)base;
     pthread_mutex_lock(&t->lock);
     if (t->ep != NULL) {
-        for (int i = 0; i < 1000 && !t->failed && busy_locked(t); i++)
-            ; /* what is under way leaves, if it can do so at once */
+        if (seconds > 0)
+            leave(t, seconds_now() + seconds);
         ucp_request_param force = {.mask = OP_FLAGS, .flags = CLOSE_FORCE};
         void *request = ucp.ep_close_nbx(t->ep, &force);
         while (request != NULL && !is_error(request) && ucp.request_check_status(request) == UCS_INPROGRESS)
@@ -340,7 +356,7 @@ void rgpu_ucx_shut(rgpu_transport *base)
 
 static void ucx_close(rgpu_transport *base)
 {
-    rgpu_ucx_shut(base);
+    rgpu_ucx_shut(base, 0);
     pthread_mutex_destroy(&((ucx *)base)->lock);
     free(base);
 }

@@ -295,10 +295,11 @@ class Transport:
         """Give this end its peer (UCX)."""
         self._moved(self._lib.rgpu_ucx_connect(self._handle, address, tag))
 
-    def shut(self) -> None:
-        """Let go of the peer; the memory stays for whoever is looking at it (UCX)."""
+    def shut(self, seconds: float = 0.0) -> None:
+        """Let go of the peer, once what was written has left or so many seconds are over; the memory stays for whoever
+        is looking at it (UCX)."""
         if self._handle is not None:
-            self._lib.rgpu_ucx_shut(self._handle)
+            self._lib.rgpu_ucx_shut(self._handle, seconds)
 
     @property
     def pointer(self) -> int:

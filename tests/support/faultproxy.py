@@ -19,6 +19,7 @@ from typing import Self
 
 BUFFER = 4 << 20  # bytes under way in one direction before the proxy stops reading
 READ = 256 << 10
+TICK = 0.02  # seconds of a line's bandwidth that are read at once, so that bytes come steadily at its end
 
 
 class _Flow:
@@ -197,7 +198,7 @@ class FaultProxy:
         if flow.ended or flow.size >= BUFFER:
             return
         try:
-            data = flow.source.recv(READ)
+            data = flow.source.recv(max(1, min(READ, int(self.bandwidth * TICK))) if self.bandwidth else READ)
         except BlockingIOError:
             return
         if not data:

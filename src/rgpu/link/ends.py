@@ -33,6 +33,7 @@ IDENTITY = 64  # bytes of an identity at most
 GREET_SECONDS = 2.0  # a stranger has to introduce himself
 STRANGERS = 16  # connections that have not introduced themselves; another one takes the place of a silent one
 DIAL_SECONDS = 2.0
+UNDER_WAY = {0, errno.EINPROGRESS, getattr(errno, "WSAEWOULDBLOCK", 0)}  # not EAGAIN: a unix socket that is full
 REDIAL = (0.02, 0.05, 0.1, 0.25, 0.5)  # seconds before another attempt
 _NEVER = 1e9
 
@@ -113,6 +114,7 @@ class DialledLink(StreamLink):
         if self._reader.heard:
             self._reader.heard = False
             self._ask_at, self._asked = now + ASK, False
+            self._coming(now)
         elif now >= self._ask_at:
             if self._asked:
                 self._drop()
@@ -133,7 +135,7 @@ class DialledLink(StreamLink):
             problem = sock.connect_ex(self._place.address)
         except OSError as error:
             problem = error.errno or errno.EINVAL
-        if problem not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN):
+        if problem not in UNDER_WAY:
             self._failed(sock, now)
             return
         self._dialling, self._greeted, self._next = sock, False, now + DIAL_SECONDS
@@ -148,6 +150,7 @@ class DialledLink(StreamLink):
     def _attend(self, now: float) -> None:
         """Whether the attempt has come to something."""
         sock, pipe, failed = self._dialling, None, now >= self._next
+        made = None  # a pipe that is not guarded yet
         try:
             if not self._greeted and _connected(sock):
                 self._checked = self._checks is not None and self._checks(self._place)
@@ -158,13 +161,13 @@ class DialledLink(StreamLink):
                 self._greeted, self._heard, self._meeting = True, b"", None
                 self._selector.modify(sock, selectors.EVENT_READ)
             if self._greeted and (self._seal is None or self._met(sock)):
-                pipe = self._place.welcomed(sock)
-                if pipe is not None and self._meeting is not None:
-                    pipe = self._meeting.sealed(pipe, CLIENT)
-                if pipe is not None and self._checked:
-                    pipe = checked(pipe)
+                made = self._place.welcomed(sock)
+                if made is not None:
+                    pipe = _guarded(made, self._meeting, CLIENT, self._checked)
         except OSError:
             failed = True
+            if made is not None:
+                made.close(0.0)
         if pipe is not None or failed:
             self._dialling = None
             self._selector.unregister(sock)
@@ -198,6 +201,14 @@ class DialledLink(StreamLink):
             self._selector.unregister(self._dialling)
             self._dialling.close()
             self._dialling = None
+
+
+def _guarded(pipe: Any, meeting: Meeting | None, side: bytes, checks: bool) -> Any:
+    """The pipe of a connection as it is to be used: sealed, with checksums, or as it is. OSError: it cannot be so, and
+    is not to be used at all."""
+    if meeting is not None:
+        pipe = meeting.sealed(pipe, side)
+    return checked(pipe) if checks else pipe
 
 
 def _connected(sock: socket.socket) -> bool:
@@ -262,6 +273,7 @@ class AnsweringLink(StreamLink):
         """The client says something now and then, unless its process is stopped or its network swallows all."""
         if self._reader.heard:
             self._reader.heard, self._heard_at = False, now
+            self._coming(now)
         elif now - self._heard_at > self.life:
             self._drop()
             self.silent = True
@@ -334,13 +346,13 @@ class AnsweringLink(StreamLink):
     def _welcome(self, sock: socket.socket, stranger: _Stranger) -> None:
         del self._strangers[sock]
         self._selector.unregister(sock)
+        made = None
         try:
-            pipe = stranger.place.answered(sock)
-            if stranger.meeting is not None:
-                pipe = stranger.meeting.sealed(pipe, WORKER)
-            if stranger.checked:
-                pipe = checked(pipe)
+            made = stranger.place.answered(sock)
+            pipe = _guarded(made, stranger.meeting, WORKER, stranger.checked)
         except OSError:
+            if made is not None:
+                made.close(0.0)
             sock.close()
             return
         self.uri, self.kind = stranger.place.uri, stranger.place.kind

@@ -172,6 +172,7 @@ class _Parts:
     _low: int
     _high: int
     _emptied: bool
+    _partial: bool
     fresh: bool
     heard: bool
     signs: int
@@ -191,6 +192,11 @@ class _Parts:
             return self.fill_buffer()
         before, self._filled = self._filled, self.fill_place(self._place, self._filled)
         return self._filled > before
+
+    @property
+    def midway(self) -> bool:
+        """Whether a part of a message is here."""
+        return self._partial or self._low < self._high
 
     def read(self, sink: Sink | None) -> list | None:
         """The next whole message, or None; ``sink`` as in ``Link.recv``."""

@@ -50,6 +50,7 @@ class StreamLink(Link):
         self._plain = False  # whether the C core can take a turn
         self._watched = 0  # what the pipe's descriptor is watched for
         self._events: deque[str] = deque()
+        self._sign_at = 0.0  # when the other end may be told again that a message of its is coming in
         self._look_at = 0.0  # when ``events`` looks for the end of the connection, and for another one
         self._closed = False
         self._forked = False
@@ -82,6 +83,13 @@ class StreamLink(Link):
     def _give_sign(self) -> None:
         """The other end wants to know whether we are here, or has said that it is."""
         self._reader.signs = 0
+
+    def _coming(self, now: float) -> None:
+        """Something has come. Who sends what takes a slow line many seconds hears nothing else meanwhile."""
+        if self._reader.midway and now >= self._sign_at:
+            self._sign_at = now + ASK
+            with contextlib.suppress(ConnectionError):  # the next read says so
+                self._writer.sign()
 
     def _check(self) -> None:
         if self._forked:
@@ -293,9 +301,10 @@ class StreamLink(Link):
                 return
             self._closed = True
             _links.discard(self)
+            deadline = time.monotonic() + linger
             if linger and self._pipe is not None and self._writer.backlog:
-                self._flush(time.monotonic() + linger)
-            self._drop(linger)
+                self._flush(deadline)
+            self._drop(max(0.0, deadline - time.monotonic()))
             self._events.clear()
             self._hang_up()
             self._waker.ring()

@@ -118,7 +118,8 @@ class UcxPipe:
 
     def close(self, linger: float) -> None:
         self._poll.close()
-        self._stream.shut()  # its memory goes with us: a thread may be looking for news at this moment
+        # Its memory goes with us: a thread may be looking for news at this moment.
+        self._stream.shut(0.0 if self.ended else linger)
         self.sock.close()
 
 

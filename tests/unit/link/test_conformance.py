@@ -170,6 +170,52 @@ def test_the_other_end_goes(ends):
     client.close()
 
 
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_what_was_sent_before_the_end_arrives(ends, size):
+    if ends[0].uri.startswith(("zmq", "ipc")):
+        pytest.skip("ZeroMQ forgets at the end what has come and was not read; the session sends it again")
+    for here, there in (ends, ends[::-1]):  # both know each other well
+        assert here.send([b"first"]) and receive(there) == [b"first"]
+    client, worker = ends
+    assert worker.send([b"last", bytes(size)])
+    closing = threading.Thread(target=worker.close)
+    closing.start()
+    assert [len(frame) for frame in receive(client)] == [4, size]
+    closing.join(10)
+    until(lambda: client.recv() is None and "down" in client.events())
+
+
+def test_an_end_amid_a_large_message_leaves_nothing_of_it(way):
+    if way[0].startswith("inproc"):
+        pytest.skip("such a link has one connection")
+    listener = listen(way[0], seal=way[1])
+    clients = [connect(listener.uri, ME, seal=way[1], checksum=way[2])]
+    worker = listener.accept(ME)
+    try:
+        meet(clients[0], worker)
+        large = np.arange(16 << 20, dtype=np.uint8)
+        assert clients[0].send([b"head", memoryview(large)])
+        worker.recv(), worker.recv()  # it begins to come
+        clients[0].abort()
+        down = []
+        until(lambda: (check(worker.recv(), large), down.extend(worker.events())) and "down" in down)
+        clients.append(connect(listener.uri, ME, seal=way[1], checksum=way[2]))
+        until(lambda: (check(worker.recv(), large), "up" in clients[1].events(), worker.events())[1])
+        assert until(lambda: clients[1].send([b"after"]))
+        assert until(lambda: check(worker.recv(), large) or worker.wait(0.01) and None) == [b"after"]
+    finally:
+        for link in (*clients, worker):
+            link.abort()
+
+
+def check(frames, large):
+    """What came: not the large message, which may come, but only whole."""
+    if frames is None or len(frames) == 1:
+        return frames
+    assert bytes(frames[0]) == b"head" and np.array_equal(frames[1], large)
+    return None
+
+
 def test_close_while_another_thread_waits(ends):
     client, _ = ends
     thread = threading.Thread(target=client.wait, args=(10,))
