@@ -109,17 +109,19 @@ print(*said.get())
 def test_native_code_under_keys_reaches_its_persons_folder_only(tmp_path, monkeypatch):
     """Without a range of user ids it runs as the daemon's own user, and could add itself to the list of clients."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    guarded = Protected(tmp_path, "--allow-native-kernels")
+    # Where ucx is offered, /dev/shm is written by who shares memory through it.
+    guarded = Protected(tmp_path, "--allow-native-kernels", "--links", "tcp")
     try:
         person, token = guarded.token("alice")
-        done = program(REACH, RGPU_SERVERS="", RGPU_TOKEN=token.path, arguments=(str(tmp_path),))
+        where = {"RGPU_SERVERS": "", "RGPU_TOKEN": token.path, "RGPU_LINK": "tcp"}
+        done = program(REACH, arguments=(str(tmp_path),), **where)
         mine, elsewhere, listed, ended, largest = map(int, done.stdout.split())
         assert (mine, elsewhere, listed) == (1, 0, 0)
         assert largest == confine._FILE_BYTES
         assert not ended or landlock.version() < 6
         (folder,) = (tmp_path / "cache/rgpu/people").iterdir()
         assert folder.name == keys.key_id(person.public_key) and (folder / "mine").exists()
-        control(RGPU_SERVERS="", RGPU_TOKEN=token.path)
+        control(**where)
     finally:
         guarded.server.stop()
 
