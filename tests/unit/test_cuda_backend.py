@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from rgpu import surface
+from rgpu.server import cupy_graphs
 from rgpu.server.cpu import device as cpu_device
 from rgpu.wire.functions import TABLE
 
@@ -44,16 +45,19 @@ def test_what_the_backend_uses_of_cupy_exists(backend):
     for owner, names in {
         cuda.runtime: "memGetInfo getDeviceProperties deviceGetAttribute driverGetVersion runtimeGetVersion "
         "ipcGetMemHandle ipcOpenMemHandle ipcCloseMemHandle ipcGetEventHandle ipcOpenEventHandle "
-        "memcpyAsync memcpyDefault eventCreateWithFlags eventRecord eventDestroy streamWaitEvent",
+        "memcpyAsync memcpyDefault eventCreateWithFlags eventRecord eventDestroy streamWaitEvent "
+        "streamCaptureModeThreadLocal CUDARuntimeError",
         cuda.MemoryPool: "malloc set_limit used_bytes total_bytes n_free_blocks free_all_blocks",
         cuda.PinnedMemoryPool: "free_all_blocks",
-        cuda.MemoryPointer: "copy_from_host_async",
-        cuda.Stream: "use synchronize wait_event done null",
+        cuda.MemoryPointer: "copy_from_host_async copy_from_device_async memset_async ptr mem",
+        cuda.UnownedMemory: "ptr size",
+        cuda.Stream: "use synchronize wait_event done null begin_capture end_capture",
+        cuda.graph.Graph: "launch",
         cuda.Event: "record synchronize done",
         cuda.Device: "use synchronize",
         backend.cupy.ndarray: "get data flags strides real copy byteswap",
         backend.cupy.ufunc: "reduce accumulate reduceat outer at",
-        cuda: "alloc alloc_pinned_memory get_current_stream get_elapsed_time set_allocator",
+        cuda: "alloc alloc_pinned_memory get_current_stream get_elapsed_time set_allocator get_allocator",
     }.items():
         missing = [name for name in names.split() if not hasattr(owner, name)]
         assert not missing, (owner, missing)
@@ -72,11 +76,9 @@ def test_errors_travel_with_arguments_that_make_them_again(backend):
     assert unopened.explain(plain) is plain
 
 
-def test_the_reach_of_a_layout(backend):
-    import numpy as np
-
-    assert backend._reach((3, 4), np.dtype("f4"), (16, 4)) == (0, 48)
-    assert backend._reach((3,), np.dtype("f8"), (-16,)) == (-32, 8)
+def test_the_reach_of_a_layout():
+    assert cupy_graphs.reach((3, 4), 4, (16, 4)) == (0, 48)
+    assert cupy_graphs.reach((3,), 8, (-16,)) == (-32, 8)
 
 
 def test_no_abstract_method_is_left(backend):

@@ -62,6 +62,7 @@ from rgpu.config.values import (
 )
 from rgpu.errors import ConfigError
 
+GRAPHS = "RGPU_GRAPHS"  # set by a daemon for its workers: whether repetitions become graphs of a CUDA device
 NATIVE_KERNELS = "RGPU_NATIVE_KERNELS"  # set by a daemon for its workers: may a client's kernels run on the cpu
 
 
@@ -132,6 +133,7 @@ class ServerConfig(Settings, section="server"):
     mps: bool = _setting(False, parse_flag, "RGPU_MPS")  # compute shares by CUDA's MPS, where its daemon runs
     # Clients' kernels run natively on cpu devices, as the server's user. Not set: on loopback only.
     allow_native_kernels: bool | None = _setting(None, parse_flag, "RGPU_ALLOW_NATIVE_KERNELS")
+    graphs: bool = _setting(True, parse_flag, GRAPHS)  # what a client repeats is launched as CUDA graphs
     http: Address | None = _setting(None, parse_http, "RGPU_HTTP")  # the web page and the metrics; None: off
     http_token_file: str | None = _setting(None, parse_path, "RGPU_HTTP_TOKEN_FILE")  # needed off loopback
     links: tuple[str, ...] = _setting(("auto",), parse_links, "RGPU_LINKS")  # auto: tcp, shm; ucx with RDMA

@@ -33,6 +33,7 @@ class Backend(ABC):
     templates: Any = None  # what the client repeats, set by the executor
     made: Any = None  # how its objects that are no arrays were made (``server.state``)
     teller: Any = None  # who tells of them while the session is copied (``server.retelling``)
+    graphs: Any = None  # of what the client repeats, where the device has them (``server.graphs``)
     recorder: Any = None  # of captured graphs, where the device has none of its own
 
     @abstractmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,19 @@ import cupy
 import cupyx
 import numpy as np
 
-from rgpu.server import collective, cupy_collective, cupy_device, cupy_kernels, objects, peers, sparse, state
+from rgpu import config
+from rgpu.server import (
+    collective,
+    cupy_collective,
+    cupy_device,
+    cupy_graphs,
+    cupy_kernels,
+    graphs,
+    objects,
+    peers,
+    sparse,
+    state,
+)
 from rgpu.server.backend import Backend
 from rgpu.server.cupy_device import Pools
 from rgpu.server.cupy_door import Door
@@ -59,6 +72,9 @@ class CupyBackend(Backend):
         self.streams = False  # whether there ever was another than the default one
         self._stage: list[_Stage] = []
         self._door = Door()
+        if config.parse_flag(os.environ.get(config.GRAPHS, "1")):
+            self.graphs = graphs.Graphs(cupy_graphs.Device(cupy, self))
+            self.pools.relieve = self.graphs.drop
 
     def resolve(self, name: str) -> Callable[..., Any] | None:
         if name in FUNCTIONS:
@@ -72,14 +88,14 @@ class CupyBackend(Backend):
     def empty(self, shape: Sequence[int], dtype: np.dtype, strides: Sequence[int] | None) -> Any:
         if strides is None or 0 in shape:
             return cupy.empty(tuple(shape), dtype)
-        low, high = _reach(shape, dtype, strides)
+        low, high = cupy_graphs.reach(shape, dtype.itemsize, strides)
         memory = cupy.cuda.alloc(high - low) - low
         return cupy.ndarray(tuple(shape), dtype, memptr=memory, strides=tuple(strides))
 
     def view(self, root: Any, shape: tuple, dtype: np.dtype, strides: tuple, offset: int) -> Any:
         if 0 in shape:
             return cupy.empty(shape, dtype)
-        low, high = _reach(shape, dtype, strides)
+        low, high = cupy_graphs.reach(shape, dtype.itemsize, strides)
         if offset + low < 0 or offset + high > root.nbytes:
             raise ValueError(
                 f"a view of {high - low} bytes at offset {offset + low} leaves its {root.nbytes} bytes"
@@ -152,6 +168,8 @@ class CupyBackend(Backend):
         (cupy.cuda.Stream.null if stream is None else stream).use()
 
     def release(self) -> None:
+        if self.graphs is not None:
+            self.graphs.drop()
         self.pools.free_all()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
@@ -191,12 +209,6 @@ def _host_buffer(nbytes: int) -> np.ndarray:
     if not 0 < nbytes <= _PINNED_READ:
         return np.empty(nbytes, np.uint8)
     return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
-
-
-def _reach(shape: Sequence[int], dtype: np.dtype, strides: Sequence[int]) -> tuple[int, int]:
-    """The bytes an array touches, from its first element."""
-    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides)]
-    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + dtype.itemsize
 
 
 def find(name: str) -> Callable[..., Any] | None:

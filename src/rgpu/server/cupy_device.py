@@ -37,6 +37,7 @@ class Pools:
     def __init__(self, lease: int) -> None:
         self.lease = lease
         self.more: Callable[[int], int] = lambda held: self.lease
+        self.relieve: Callable[[], bool] = lambda: False  # frees what is held for speed alone; whether there was any
         self._all: weakref.WeakSet[Pool] = weakref.WeakSet()
         self.default = self.create()
         self.none = self.create()  # where the user wants no pool: accounted apart, and bounded as well
@@ -64,9 +65,17 @@ class Pools:
             self.free_all()
             if self.held > self.lease:
                 self.lease = self.more(self.held)
+            if self.held > self.lease and self.relieve():
+                self.free_all()
             if self.held > self.lease:
                 raise runtime.CUDARuntimeError(_OUT_OF_MEMORY)  # the pool says it with its figures
-        fresh = cupy.cuda.memory._malloc(size)
+        try:
+            fresh = cupy.cuda.memory._malloc(size)
+        except runtime.CUDARuntimeError as error:
+            if error.status != _OUT_OF_MEMORY or not self.relieve():
+                raise
+            self.free_all()
+            fresh = cupy.cuda.memory._malloc(size)
         fresh.memset_async(0, size)  # the card hands out what the process before us left in it
         return fresh
 
@@ -118,6 +127,12 @@ def _figures(backend: Any, pool: Pool | None) -> list[int]:
     """[used, total, free blocks, limit]"""
     chosen = _chosen(backend, pool)
     return [chosen.cupy.used_bytes(), chosen.cupy.total_bytes(), chosen.cupy.n_free_blocks(), chosen.limit]
+
+
+def _free_all(backend: Any, pool: Pool | None) -> None:
+    if backend.graphs is not None:
+        backend.graphs.drop(short=False)
+    _chosen(backend, pool).cupy.free_all_blocks()
 
 
 def _stream_create(backend: Any, non_blocking: bool, priority: int) -> Any:
@@ -172,6 +187,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "memory.create_pool": lambda backend: backend.pools.create(),
     "memory.use_pool": _use_pool,
     "memory.figures": _figures,
-    "memory.free_all": lambda backend, pool: _chosen(backend, pool).cupy.free_all_blocks(),
+    "memory.free_all": _free_all,
     "memory.set_limit": lambda backend, pool, limit: _chosen(backend, pool).set_limit(limit),
 }

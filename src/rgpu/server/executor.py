@@ -7,9 +7,10 @@ client; a malformed message ends the session. This room knows no sockets and no 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,7 @@ class Executor(UploadsMixin, TwinMixin):
         self.table = backend.table = spill.table_of(backend)
         self._get, self._array = self.table.peek, backend.array
         self._commands = 0
+        self.failures = 0  # commands that raised
         self._answered = 0  # arrays bound for the answer in the making
         self.templates = backend.templates = Templates()
         self.functions = _Functions(backend)
@@ -173,12 +175,7 @@ class Executor(UploadsMixin, TwinMixin):
         fields = command[1:]
         gate(fields)
         if tag == ops.Replay.tag:
-            commands = self.templates.expand(*fields)
-            if index + len(commands) > limits.REPLAYED:
-                raise ProtocolError(f"a message of more than {limits.REPLAYED} commands")
-            for n, repeated in enumerate(commands):
-                self._run(batch, index + n, repeated)
-            return len(commands)
+            return self._repeat(batch, index, *fields)
         try:
             method(*fields)
         except (ProtocolError, Goodbye):
@@ -186,6 +183,26 @@ class Executor(UploadsMixin, TwinMixin):
         except Exception as error:  # whatever a function raises belongs to the client
             self.fail(error, batch, index, command)
         return 0 if tag == ops.Template.tag else 1
+
+    def _repeat(self, batch: int, index: int, template: int, base: int, given: list) -> int:
+        commands = self.templates.expand(template, base, given)
+        if index + len(commands) > limits.REPLAYED:
+            raise ProtocolError(f"a message of more than {limits.REPLAYED} commands")
+        if self.backend.graphs is not None:
+            self.backend.graphs.run(self, (batch, index), template, base, given, commands)
+            return len(commands)
+        for n, repeated in enumerate(commands):
+            self._run(batch, index + n, repeated)
+        return len(commands)
+
+    @contextlib.contextmanager
+    def apart(self, table: Any) -> Iterator[None]:
+        """Handlers called meanwhile work on this table."""
+        before, self.table, self._get = self.table, table, table.peek
+        try:
+            yield
+        finally:
+            self.table, self._get = before, before.peek
 
     # What the C core's loop asks for.
 
@@ -220,6 +237,7 @@ class Executor(UploadsMixin, TwinMixin):
 
     def fail(self, error: BaseException, batch: int, index: int, command: list) -> None:
         """Poison what the command would have made or changed, and tell the client once."""
+        self.failures += 1
         fields = ops.Command.registry[command[0]].Record(*command[1:])
         reply_to = getattr(fields, "reply_to", 0)
         news = not isinstance(error, Poison)

@@ -115,6 +115,7 @@ def main(argv: list[str] | None = None) -> int:
         ring = open_ring(settings.keys)
         _check_bind(settings, ring)
         os.environ[config.NATIVE_KERNELS] = str(int(_native_kernels(settings)))  # for the workers
+        os.environ[config.GRAPHS] = str(int(settings.graphs))
         quiet = options.parent and origins["log_level"] == "default"  # the output is the program's
         logging.basicConfig(
             format="%(asctime)s %(name)s %(levelname)s %(message)s",

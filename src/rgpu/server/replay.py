@@ -30,6 +30,9 @@ class Templates:
     def __init__(self) -> None:
         self._kept: dict[int, _Template] = {}
 
+    def get(self, template: int) -> _Template | None:
+        return self._kept.get(template)
+
     def items(self) -> list[tuple[int, _Template]]:
         return list(self._kept.items())
 

@@ -149,6 +149,11 @@ def templates(backend: Any) -> list:
     return [(number, *template.told()) for number, template in backend.templates.items()]
 
 
+def graphs(backend: Any) -> list[int]:
+    """Of what the client repeats: graphs made, launched, segments refused, commands that launches stood for."""
+    return [0, 0, 0, 0] if backend.graphs is None else backend.graphs.figures()
+
+
 def _poison(_backend: Any, where: list, kind: str, args: list, text: str) -> None:
     """An error that came from elsewhere stands where it stood there."""
     raise Poison((int(where[0]), int(where[1])), str(kind), list(args), str(text))
@@ -158,5 +163,6 @@ def _poison(_backend: Any, where: list, kind: str, args: list, text: str) -> Non
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "session.entries": entries,
     "session.templates": templates,
+    "session.graphs": graphs,
     "session.poison": _poison,
 }

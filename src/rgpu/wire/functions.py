@@ -68,7 +68,7 @@ _TABLE = {
         graph.begin graph.join graph.end graph.cancel graph.launch graph.upload graph.dot graph.make
         event.create event.record event.synchronize event.query event.elapsed
         memory.create_pool memory.use_pool memory.figures memory.free_all memory.set_limit
-        peer.room peer.listen peer.connect peer.forget peer.measure session.entries session.templates session.poison random.state random.restore
+        peer.room peer.listen peer.connect peer.forget peer.measure session.entries session.templates session.graphs session.poison random.state random.restore
         nccl.meet nccl.join nccl.group nccl.split nccl.abort nccl.close nccl.state stream.join
         cupyx.scatter_add cupyx.scatter_max cupyx.scatter_min cupyx.rsqrt linalg.strict""",
     # Custom kernels: constructors make handles and compile nothing; launches name their results' layouts.
