@@ -1,11 +1,14 @@
 """What repeats on a CUDA device is launched as graphs, over a stand-in for CUDA: the same bits, sizes and errors."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given as given_by_hypothesis
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from rgpu.client import peer, pool
 from rgpu.errors import ProtocolError
 from rgpu.server import plans, segments
 from rgpu.wire import ops, values
@@ -518,3 +521,14 @@ def test_scratch_memory_is_nobody_elses_while_it_is_needed(wanted):
             apart = offsets[j] + wanted[j][0] <= offsets[k] or offsets[k] + size <= offsets[j]
             assert apart or wanted[j][2] < first
     assert total <= sum(-(-size // 512) * 512 for size, _, _ in wanted)
+
+
+def test_the_client_asks_a_cuda_device_that_something_was_repeated_on(monkeypatch):
+    asked = []
+    stream = SimpleNamespace(replayed=5, connection=SimpleNamespace(failure=None))
+    monkeypatch.setattr(peer, "ask", lambda stream, name: asked.append(name) or [1, 20, 0, 100])
+    wanted = {"captured": 1, "launched": 20, "refused": 0, "commands": 100}
+    assert pool._graphs("cuda", stream) == {"graphs": wanted} and asked == ["session.graphs"]
+    assert pool._graphs("cpu", stream) == pool._graphs("cuda", None) == {}
+    stream.replayed = 0
+    assert pool._graphs("cuda", stream) == {} and len(asked) == 1

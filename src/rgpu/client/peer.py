@@ -61,10 +61,10 @@ class Pair:
 
 def _introduce(number: int, secret: bytes, listener: CommandStream, dialer: CommandStream) -> str:
     """The kind of link that the two have now; empty: the one cannot reach the other."""
-    room = _ask(dialer, "peer.room")
-    places, host = _ask(listener, "peer.listen", number, secret, dialer.name[:100], room)
+    room = ask(dialer, "peer.room")
+    places, host = ask(listener, "peer.listen", number, secret, dialer.name[:100], room)
     uris = [uri for place in places for uri in _where(place, listener)]
-    return _ask(dialer, "peer.connect", number, secret, uris, listener.name[:100], host)
+    return ask(dialer, "peer.connect", number, secret, uris, listener.name[:100], host)
 
 
 def _where(place: str, listener: CommandStream) -> list[str]:
@@ -132,7 +132,7 @@ def measure(a: CommandStream, b: CommandStream) -> dict[str, Any]:
     """What the link between two devices is worth now: ``link`` (its kind, empty: through the client), ``rtt`` in
     seconds and ``bandwidth`` in bytes a second from the first to the second, both 0.0 without a link. Waits."""
     pair = pair_of(a, b)
-    rtt, bandwidth = _ask(a, "peer.measure", pair.number) if pair.number else (0.0, 0.0)
+    rtt, bandwidth = ask(a, "peer.measure", pair.number) if pair.number else (0.0, 0.0)
     return {"link": pair.kind, "rtt": rtt, "bandwidth": bandwidth}
 
 
@@ -186,5 +186,5 @@ def _submit(stream: CommandStream, function: str, *args: Any) -> None:
 _decode = values.Decoder(lambda handle: None)
 
 
-def _ask(stream: CommandStream, function: str, *args: Any) -> Any:
+def ask(stream: CommandStream, function: str, *args: Any) -> Any:
     return _decode(stream.ask(BY_NAME[function].id, _encode(args), {}))

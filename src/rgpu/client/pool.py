@@ -527,7 +527,8 @@ def stats() -> dict:
     """Counters since the pool was built: commands (replayed: those that left as repetitions), round_trips, batches,
     bytes_sent, bytes_received, bytes copied between devices (direct_bytes, and relayed_bytes through the client),
     uploads that were not sent because the worker had them (recalled, recalled_bytes), and the same by device under
-    ``devices``, with ``notes`` on what is worth a remark and ``links`` to the devices it has exchanged copies with."""
+    ``devices``, with ``notes`` on what is worth a remark and ``links`` to the devices it has exchanged copies with.
+    CUDA devices that something was repeated on are asked for the ``graphs`` they made of it, which waits."""
     from rgpu.client import peer
 
     result: dict[str, Any] = vars(Counters()) | {"devices": []}
@@ -539,8 +540,19 @@ def stats() -> dict:
         for name, value in vars(total).items():
             result[name] += value
         told = {"device": device.ordinal, "server": str(device.daemon.address), **vars(total), **_halves(stream)}
-        result["devices"].append(told | {"notes": peer.notes(stream), "links": peer.links(stream)})
+        told |= {"notes": peer.notes(stream), "links": peer.links(stream)}
+        result["devices"].append(told | _graphs(device.info["kind"], stream))
     return result
+
+
+def _graphs(kind: str, stream: CommandStream | None) -> dict[str, Any]:
+    """What a CUDA device made of repetitions: graphs captured and launched, segments refused, commands that launches
+    stood for."""
+    if kind != "cuda" or stream is None or not stream.replayed or stream.connection.failure is not None:
+        return {}
+    from rgpu.client import peer
+
+    return {"graphs": dict(zip(("captured", "launched", "refused", "commands"), peer.ask(stream, "session.graphs")))}
 
 
 def _halves(stream: CommandStream | None) -> dict[str, Any]:
