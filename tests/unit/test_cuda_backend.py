@@ -9,6 +9,9 @@ from rgpu.server import cupy_graphs
 from rgpu.server.cpu import device as cpu_device
 from rgpu.wire.functions import TABLE
 
+#: what CuPy has no way to do: read the state of its random generators, make a graph without capturing it
+CPU_ONLY = {"graph.make", "random.restore", "random.state"}
+
 
 @pytest.fixture(scope="module")
 def backend():
@@ -23,7 +26,7 @@ def backend():
 def test_every_declared_function_is_there(backend):
     unopened = object.__new__(backend.CupyBackend)
     missing = {function.name for function in TABLE if not callable(unopened.resolve(function.name))}
-    assert not missing
+    assert missing == CPU_ONLY
     late = {function.name for function in TABLE if function.name.startswith("cupyx.")}
     wanted = late - backend.OVERRIDES.keys()
     assert not {name for name in wanted if surface.kind(*name.rsplit(".", 1)) is None}
@@ -32,7 +35,7 @@ def test_every_declared_function_is_there(backend):
 def test_both_backends_answer_the_same_questions(backend):
     from rgpu.server import cupy_device
 
-    assert cupy_device.FUNCTIONS.keys() == cpu_device.FUNCTIONS.keys()
+    assert cupy_device.FUNCTIONS.keys() == cpu_device.FUNCTIONS.keys() - CPU_ONLY
 
 
 def test_every_override_is_declared(backend):
