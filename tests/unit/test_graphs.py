@@ -396,6 +396,16 @@ def test_given_back_memory_is_free_and_the_loop_goes_on(module):
     assert session.graphs.launched > launched + 15
 
 
+def test_what_was_lent_has_arrived_before_a_launch_changes_it(module):
+    session = Session(module)
+    session.put(1, X)
+    handle, settled = loop(session, 20), []
+    session.executor._settle = lambda: settled.append(session.machine.launches)
+    session.executor._loop.lent, before = True, session.machine.launches
+    session.replay(9000, [handle])
+    assert settled == [before] and session.machine.launches == before + 1
+
+
 def test_where_memory_is_short_too_often_there_are_no_graphs(module):
     session = Session(module)
     session.put(1, X)
