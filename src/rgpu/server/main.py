@@ -86,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=None,
         help="let clients' custom kernels run as native code on cpu devices (default: on loopback only)",
     )
+    add("--no-graphs", dest="graphs", action="store_false", default=None, help="no CUDA graphs of what clients repeat")
     add("--http", metavar="ADDR", help="serve a web page, REST and metrics, read-only: 9400 is loopback (default: off)")
     add("--http-token-file", metavar="FILE", help="what readers must show; without it --http is loopback only")
     add("--links", metavar="KIND,...", help="links offered: of tcp,shm,ucx, or zmq (default: tcp,shm; ucx with RDMA)")
@@ -115,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         ring = open_ring(settings.keys)
         _check_bind(settings, ring)
         os.environ[config.NATIVE_KERNELS] = str(int(_native_kernels(settings)))  # for the workers
-        os.environ[config.GRAPHS] = str(int(settings.graphs))
+        os.environ[config.GRAPHS] = str(int(settings.graphs))  # the same
         quiet = options.parent and origins["log_level"] == "default"  # the output is the program's
         logging.basicConfig(
             format="%(asctime)s %(name)s %(levelname)s %(message)s",
