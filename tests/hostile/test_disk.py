@@ -1,7 +1,9 @@
 """What a session can leave on a server's disks and in its log, and where its native code may write at all."""
 
+import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rgpu.server import confine, keys, landlock, readable
+from rgpu.server import confine, disk, keys, landlock, readable
 from rgpu.server.host import compilers
 from rgpu.server.kernels_cpu import build
 from rgpu.server.output import BURST, RATE
@@ -190,6 +192,97 @@ def test_an_operator_lets_workers_read_more(tmp_path, monkeypatch):
         assert said[:4] == ["0", "1", "0", "1"]  # the server's own keys are not among it
     finally:
         guarded.server.stop()
+
+
+FILLER = r"""
+import sys
+import rgpu as cp
+kernel = cp.RawKernel(r'''
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
+extern "C" __global__ void fill(long *said) {
+    for (std::string place : {std::string(getenv("HOME")), std::string("SPILL/") + PERSON})
+        for (int i = 0; i < 3; i++) {
+            int file = open((place + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY, 0600);
+            said[0] += file >= 0 && !posix_fallocate(file, 0, 100 << 20);
+        }
+    said[1] = chmod("SPILL", 0777);
+}'''.replace("SPILL", sys.argv[1]).replace("PERSON", f'"{sys.argv[2]}"'), "fill")
+said = cp.zeros(2, "i8")
+kernel((1,), (1,), (said,))
+print(*said.get(), flush=True)
+try:
+    while True:
+        said.get()
+except cp.errors.WorkerLost as error:
+    print(error)
+"""
+
+
+@needs_landlock
+def test_a_persons_files_have_a_bound(tmp_path, monkeypatch):
+    """Native code fills its folders: its sessions end and say why, the folders are emptied, others notice nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    spill = tmp_path / "spill"
+    spill.mkdir(mode=0o700)
+    options = ("--allow-native-kernels", "--oversubscribe", "2", "--spill-memory", "1MiB")
+    guarded = Protected(tmp_path, *options, "--spill-directory", str(spill), "--disk-per-person", "250MiB")
+    try:
+        alice, token = guarded.token("alice")
+        _, other = guarded.token("bob")
+        name = keys.key_id(alice.public_key)
+        done = program(FILLER, RGPU_SERVERS="", RGPU_TOKEN=token.path, arguments=(str(spill), name))
+        first, why = done.stdout.splitlines()[:2]
+        assert first == "6 -1"
+        assert "250 MiB" in why and "--disk-per-person" in why
+        control(RGPU_SERVERS="", RGPU_TOKEN=other.path)
+        wait_until(lambda: not [*(tmp_path / "cache/rgpu/people" / name).iterdir(), *(spill / name).iterdir()])
+        control(RGPU_SERVERS="", RGPU_TOKEN=token.path)
+        assert stat.S_IMODE(spill.stat().st_mode) == 0o700
+    finally:
+        guarded.server.stop()
+
+
+def test_what_a_folder_takes(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/large").write_bytes(bytes(1 << 20))
+    (tmp_path / "a/b/small").write_bytes(b"x")
+    (tmp_path / "a/elsewhere").symlink_to("/usr")
+    assert disk.taken(str(tmp_path), 1 << 30) == (1 << 20) + 4 * disk.SMALLEST
+    assert disk.taken(str(tmp_path), 1 << 19) > 1 << 19
+    assert disk.taken(str(tmp_path / "none"), 1) == 0
+    deep = tmp_path
+    with contextlib.suppress(OSError):
+        os.chdir(tmp_path)
+        for _ in range(30):
+            os.mkdir("d" * 200)
+            os.chdir("d" * 200)
+    os.chdir(deep.anchor)
+    assert disk.taken(str(tmp_path), 1 << 30) > 1 << 30  # longer than names may be: nobody can look there
+    disk.empty(str(tmp_path))
+    assert not list(tmp_path.iterdir()) and os.path.isdir("/usr/bin")
+
+
+def test_a_folder_that_is_full_is_emptied_when_nobody_is_left_in_it(tmp_path):
+    full, passing = tmp_path / "full", tmp_path / "passing"
+    for place in (full, passing):
+        place.mkdir()
+        (place / "file").write_bytes(bytes(1 << 20))
+    watch = disk.Disk(1 << 19)
+    try:
+        watch.enter(str(full))
+        watch.enter(str(full), str(passing))
+        wait_until(lambda: watch.full(str(full)))
+        watch.leave(str(full), str(passing), passing=str(passing))
+        wait_until(lambda: not list(passing.iterdir()))
+        assert list(full.iterdir())
+        watch.leave(str(full))
+        wait_until(lambda: not watch.full(str(full)) and not list(full.iterdir()))
+    finally:
+        watch.close()
 
 
 def test_what_is_secret_is_left_out_of_what_may_be_read(tmp_path):

@@ -182,3 +182,34 @@ for call in CALLS:
 print(came > 500, 0 < refused < came / 5, wrong, float(ours) == came, answers.count(True))
 """
     assert program(source, servers[0], timeout=110, **core).stdout == "True True 0 True 7\n"
+
+
+@cores
+def test_sending_ends_although_a_handler_computes_at_every_line_of_it(servers, core):
+    """What it adds waits for the next time, else there would always be something to send."""
+    source = f"""{CALLS}
+from rgpu.client.stream import CommandStream
+lines, results = 0, []
+def compute():
+    global lines
+    lines += 1
+    if lines > 5000:
+        os._exit(3)
+    results.append(small + 1.0)
+def trace(frame, event, _):
+    if frame.f_code not in (CommandStream.flush.__code__, CommandStream._send_batch.__code__):
+        return None
+    if event == "line":
+        compute()
+    return trace
+stream, rounds = a._stream, []
+for _ in range(5):
+    small + 1.0
+    sys.settrace(trace)
+    stream.flush()
+    sys.settrace(None)
+    rounds.append(lines)
+    lines = 0
+print(max(rounds) < 1000, all((result.get() == 2).all() for result in results))
+"""
+    assert program(source, servers[0], **core).stdout == "True True\n"

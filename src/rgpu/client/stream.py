@@ -142,9 +142,11 @@ class CommandStream(Reading, Writing, Queue):
             if self.mirror is not None:
                 self.mirror.tend()
             self.gather()
-            while self.unsent:
+            left = self.unsent  # what a handler adds at every line of this waits for the next time
+            while left > 0 and (before := self.unsent):
                 if not self._send_batch(True, deadline):
                     return False
+                left -= max(1, before - self.unsent)
         return True
 
     def flush_batch(self) -> None:

@@ -125,6 +125,7 @@ class ServerConfig(Settings, section="server"):
     oversubscribe: float = _setting(1.0, parse_factor, "RGPU_OVERSUBSCRIBE")  # lend so many times what there is
     spill_memory: int = _setting(0, parse_bytes, "RGPU_SPILL_MEMORY")  # of the host, for each session; 0: any
     spill_directory: str = _setting("", parse_directory, "RGPU_SPILL_DIRECTORY")  # then files here; empty: none
+    disk_per_person: int = _setting(4 << 30, parse_bytes, "RGPU_DISK_PER_PERSON")  # with keys; 0: any
     quotas: tuple[Quota, ...] = _setting((), parse_quotas, "RGPU_QUOTAS")
     labels: tuple[tuple[str, str], ...] = _setting((), parse_labels, "RGPU_LABELS")
     registry: str = _setting("", parse_registry, "RGPU_REGISTRY")  # etcd://host:port,... to be found in; empty: none

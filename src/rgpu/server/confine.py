@@ -145,14 +145,24 @@ class Quarters:
         """A folder that only this person's workers enter, for what they keep: compiled kernels."""
         if not person and uid is None:
             return ""  # one user, who owns everything anyway
-        name = (person or "anybody") + (f"-{uid}" if uid is not None else "")
-        folder = self.people / name
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if uid is not None:
-            os.chown(folder, uid, -1)
-            if self.own:
-                self._lent[uid] = folder
+        folder = _own_folder(self.people, person, uid)
+        if uid is not None and self.own:
+            self._lent[uid] = folder
         return str(folder)
+
+    def spill(self, directory: str, person: str, uid: int | None) -> str:
+        """The same for arrays that are spilled, in the operator's directory for that; empty if there is none."""
+        if not directory or not person:
+            return directory
+        return str(_own_folder(Path(directory), person, uid))
+
+
+def _own_folder(parent: Path, person: str, uid: int | None) -> Path:
+    folder = parent / ((person or "anybody") + (f"-{uid}" if uid is not None else ""))
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if uid is not None:
+        os.chown(folder, uid, -1)
+    return folder
 
 
 def _end_all_of(uid: int) -> None:
@@ -175,8 +185,8 @@ def confine(
 ) -> None:
     """Give up what a worker never needs: new privileges, core dumps, being read by others, files without end, the calls
     of ``server.syscalls``. ``programs``: whether it starts some, which a compiler of custom kernels is. ``alone``: no
-    other process has its user, so that processes can be counted. ``write``: files are written beneath these only, and
-    read beneath those of ``read`` (None: anywhere)."""
+    other process has its user, so that processes can be counted. ``write``: files are written beneath these only,
+    their modes and owners stay as they are, and they are read beneath those of ``read`` (None: anywhere)."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -190,7 +200,7 @@ def confine(
     if write:
         _drop_capabilities()
         landlock.keep_to(write, read)
-    syscalls.refuse(programs=not programs)
+    syscalls.refuse(programs=not programs, modes=bool(write))
 
 
 def _drop_capabilities() -> None:

@@ -32,6 +32,13 @@ _REFUSED: dict[str, tuple[int, ...]] = {
     "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266),
     "sethostname": (170, 161), "setdomainname": (171, 162), "syslog": (103, 116),
 }  # fmt: skip
+# whose files are and who may use them: Landlock has no say in it
+_MODES: dict[str, tuple[int, ...]] = {
+    "chmod": (90, 53), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452,), "chown": (92, 54),
+    "lchown": (94, 54), "fchown": (93, 55), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7), "setxattrat": (463,), "removexattr": (197, 14), "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16), "removexattrat": (466,),
+}  # fmt: skip
 _PROGRAMS: dict[str, tuple[int, ...]] = {"execve": (59, 221), "execveat": (322, 281)}
 _CLONE, _CLONE3, _SECCOMP = (56, 220), 435, (317, 277)
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWUSER and the like
@@ -43,14 +50,15 @@ _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _SET_FILTER, _ALL_THREADS, _AS_FAST_AS_BEFORE = 1, 1, 4  # the last: older kernels slowed the whole process down
 
 
-def refuse(programs: bool) -> bool:
+def refuse(programs: bool, modes: bool = False) -> bool:
     """From now on, and for everything that this process starts, these calls fail with EPERM; ``programs``: starting
-    other programs as well. Needs no_new_privs. False where the system has no such filters."""
+    other programs as well, ``modes``: changing the owners and modes of files. Needs no_new_privs. False where the
+    system has no such filters."""
     machine = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         return False
     column, _ = machine
-    code = _filter(*machine, {**_REFUSED, **(_PROGRAMS if programs else {})})
+    code = _filter(*machine, {**_REFUSED, **(_PROGRAMS if programs else {}), **(_MODES if modes else {})})
     count = len(code) // 8
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", count, ctypes.addressof(buffer))

@@ -23,6 +23,7 @@ from rgpu.errors import ProtocolError
 from rgpu.link import ucx
 from rgpu.server import landlock
 from rgpu.server.confine import Quarters, environment
+from rgpu.server.disk import Disk
 from rgpu.server.output import Output
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Draw, Finished, Grant, Opened, Ready, Stop, Telemetry, Want, Yield
@@ -60,6 +61,8 @@ class Worker:
         self.session: bytes | None = None
         self.reason = ""  # why it said it ends
         self.kill_at: float | None = None
+        self.places: tuple[str, ...] = ()  # folders that it has with its person's other workers
+        self.spills = ""  # that one of them which keeps nothing
 
     def __repr__(self) -> str:
         what = (
@@ -117,6 +120,7 @@ class WorkerPool:
         quarters: Quarters | None = None,
         links: tuple[str, ...] = ("auto",),
         spill_directory: str = "",
+        disk: int = 0,
         spares: dict[str, int],
         threads: int,
         command: tuple[str, ...] = WORKER_COMMAND,
@@ -127,6 +131,7 @@ class WorkerPool:
         self._quarters = quarters or Quarters()
         self._listen = ["--bind", bind, "--links", ",".join(links), "--peers", ",".join(links)]
         self._listen += [*["--keys"] * keys, *["--clear"] * clear, *["--alone"] * self._quarters.own]
+        self._disk, self._spill = Disk(disk), spill_directory
         self._bounds: list[str] = []  # what a client's native code may read and write
         if keys or self._quarters.own:
             shares = "ucx" in links or ("auto" in links and ucx.worthwhile())
@@ -156,7 +161,12 @@ class WorkerPool:
     def grant(self, worker: Worker, session: bytes, *, person: str = "", **rest: Any) -> None:
         """Hand a ready worker to a session; ``person``: whose folder it may use."""
         worker.session = session
-        worker.tell(Grant.encode(session=session, folder=self._quarters.folder(person, worker.uid), **rest))
+        folder = self._quarters.folder(person, worker.uid)
+        spill = self._quarters.spill(self._spill, person, worker.uid)
+        if person:
+            worker.places, worker.spills = tuple(place for place in (folder, spill) if place), spill
+            self._disk.enter(*worker.places)
+        worker.tell(Grant.encode(session=session, folder=folder, spill_directory=spill, **rest))
 
     def stop(self, worker: Worker, reason: str) -> None:
         """Ask it to end, and end it if it does not."""
@@ -213,6 +223,8 @@ class WorkerPool:
             self._reap(worker, now)
         for worker in self._workers:
             worker.output.tick()
+            if worker.places and (full := self._disk.full(*worker.places)):
+                self.stop(worker, full)
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.process.kill()
         for worker in [w for w in self._workers if w.process.poll() is not None]:
@@ -249,6 +261,7 @@ class WorkerPool:
                 worker.process.wait()
             worker.output.close()
             self._quarters.move_out(worker.process.pid, worker.uid)
+        self._disk.close()
         for worker in self._workers:
             self._watcher.unwatch(worker.channel.fileno())
             worker.channel.close()
@@ -305,6 +318,7 @@ class WorkerPool:
         self._leaving.remove(worker)
         worker.output.close()
         self._quarters.move_out(worker.process.pid, worker.uid)
+        self._disk.leave(*worker.places, passing=worker.spills)
         if not worker.endpoints:
             self._start_failed(worker.kind)
         self._events.worker_gone(worker)
