@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from rgpu import errors
+from rgpu.errors import CheckpointError
+from rgpu.server.host import compilers
 from tests.support.servers import Server, program
 
 
@@ -223,3 +225,34 @@ def test_objects_that_are_not_kept_are_named(cp, server, tmp_path):
     arguments = ("rgpu.cli", "checkpoint", session, str(tmp_path / "outside"))
     done = program("-m", server, launcher=(), arguments=arguments)
     assert "not in it" in done.stderr and "KDTree" in done.stderr and "Graph" in done.stderr
+
+
+def test_an_array_over_a_modules_global(cp, tmp_path):
+    """It does not own its memory, nor does any array. It comes back, and with it all others."""
+    if not compilers():
+        pytest.skip("no compiler")
+    module = cp.RawModule(code='extern "C" { __device__ float known[4]; __constant__ float fixed[4]; }')
+    known, fixed = (cp.ndarray(4, "f4", module.get_global(name)) for name in ("known", "fixed"))
+    known[...], fixed[...], other = cp.arange(4), 7, cp.arange(3.0)
+    for named in ({"known": known[1:], "other": other}, {}):
+        cp.checkpoint(tmp_path / "file", **named)
+        found = cp.restore(tmp_path / "file")
+        if named:
+            np.testing.assert_array_equal(found["known"].get(), [1, 2, 3])
+            np.testing.assert_array_equal(found["other"].get(), [0, 1, 2])
+            found["known"][...] = 5
+        else:
+            saved = [array.get().tolist() for array in found.values() if array.size < 5]
+            assert all(array in saved for array in ([0, 1, 2], [0, 1, 2, 3], [7, 7, 7, 7]))
+    np.testing.assert_array_equal(known.get(), [0, 1, 2, 3])
+
+
+def test_an_array_that_has_failed_is_refused_when_it_is_saved(cp, tmp_path):
+    bad = cp.random.RandomState(1).choice(3, 2, True, cp.asarray([2.0, 2.0, 2.0]))
+    with pytest.raises(ValueError, match="do not sum to 1"):
+        bad.get()
+    with pytest.raises(CheckpointError, match="bad cannot be saved: what makes it has failed"):
+        cp.checkpoint(tmp_path / "file", bad=bad, good=cp.ones(3))
+    assert not list(tmp_path.iterdir())
+    cp.checkpoint(tmp_path / "file", good=cp.ones(3))
+    np.testing.assert_array_equal(cp.restore(tmp_path / "file")["good"].get(), 1)

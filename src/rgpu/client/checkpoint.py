@@ -31,6 +31,21 @@ _PIECE = 16 << 20  # bytes hashed and written together
 _decode = values.Decoder(lambda handle: None)
 
 
+def savable(entries: list[tuple]) -> list[tuple]:
+    """The arrays, views and random states among a session's entries. What else owns the memory of a view, as a module
+    does that of its globals, is there as an array of bytes; a view of what nobody can read is not."""
+    roots = {entry[2] for entry in entries if entry[0] == "view"}
+    found = [entry for entry in entries if entry[0] == "array" or _random(entry)]
+    others = [entry for entry in entries if entry[0] == "made" and entry[1] in roots and entry[-1]]
+    found += [("array", entry[1], np.dtype(np.uint8), (entry[-1],), None, entry[-1]) for entry in others]
+    there = {entry[1] for entry in found if entry[0] == "array"}
+    return [*found, *[entry for entry in entries if entry[0] == "view" and entry[2] in there]]
+
+
+def _random(entry: tuple) -> bool:
+    return entry[0] == "made" and entry[2].startswith("random.")
+
+
 def save(path: Any, sessions: Iterable[tuple[int, Any, list[tuple]]], facts: dict) -> None:
     """Write (ordinal, line, entries) of each session, and ``facts`` about them in plain values. Whole or not at all:
     a file of that name is replaced at the end."""

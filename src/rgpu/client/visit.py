@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from rgpu import link
-from rgpu.client import state
+from rgpu.client import checkpoint, state
 from rgpu.client.seat import reachable
 from rgpu.client.stream import CommandStream
 from rgpu.session import Session
@@ -34,12 +34,7 @@ class Visit:
 def kept(line: state.Line) -> tuple[list[tuple], str]:
     """The entries that a checkpoint has, and what it cannot have."""
     entries = state.describe(line)
-    found = [
-        entry
-        for entry in entries
-        if entry[0] in ("array", "view")
-        or (entry[0] == "made" and entry[2].startswith("random.") and entry[2] != "random.Generator")
-    ]
+    found = [entry for entry in checkpoint.savable(entries) if entry[2] != "random.Generator"]
     return found, state.left(entries)
 
 

@@ -126,6 +126,8 @@ class ServerConfig(Settings, section="server"):
     spill_memory: int = _setting(0, parse_bytes, "RGPU_SPILL_MEMORY")  # of the host, for each session; 0: any
     spill_directory: str = _setting("", parse_directory, "RGPU_SPILL_DIRECTORY")  # then files here; empty: none
     disk_per_person: int = _setting(4 << 30, parse_bytes, "RGPU_DISK_PER_PERSON")  # with keys; 0: any
+    # Of each worker; auto: where this process's own was delegated to it.
+    control_groups: str = _setting("auto", parse_choice, "RGPU_CONTROL_GROUPS")
     quotas: tuple[Quota, ...] = _setting((), parse_quotas, "RGPU_QUOTAS")
     labels: tuple[tuple[str, str], ...] = _setting((), parse_labels, "RGPU_LABELS")
     registry: str = _setting("", parse_registry, "RGPU_REGISTRY")  # etcd://host:port,... to be found in; empty: none

@@ -27,7 +27,9 @@ def checkpoint(file: Any, **named: Any) -> None:
 
     ``named`` arrays, RandomStates and Generators come back under their names (``rgpu.checkpoint(f, w=w, rng=rng)``);
     views keep sharing memory. Without names all arrays are saved, and come back under the numbers of their handles.
-    Objects of SciPy's classes and captured graphs are not kept: named ones are a TypeError, others a warning.
+    Objects of SciPy's classes and captured graphs are not kept: named ones are a TypeError, others a warning. Streams,
+    events, kernels and modules are for the program to make again; an array over a module's global or constant is saved,
+    and comes back with memory of its own. CheckpointError for a named array that cannot be saved.
     The random state that ``cupy.random`` uses on each device is always saved. Waits for the devices, and raises what
     an earlier command failed with. A file of that name is replaced once the new one is whole.
     """
@@ -78,15 +80,16 @@ def _named(name: str, thing: Any) -> list:
 
 def _chosen(entries: list[tuple], keep: set[int] | None, wanted: dict, ordinal: int) -> list[tuple]:
     """The arrays and random states among the entries; with ``keep`` only these, and what they are views of."""
-    known = {entry[1]: entry for entry in entries}
+    known, kinds = {e[1]: e for e in files.savable(entries)}, {e[1]: e[0] for e in entries}
     for name, (_, device, handle, *_) in wanted.items():
-        if device == ordinal and (handle not in known or known[handle][0] == "left"):
-            raise CheckpointError(f"{name} cannot be saved: its device does not let its state be read")
-    entries = [e for e in entries if e[0] in ("array", "view") or (e[0] == "made" and e[2].startswith("random."))]
+        if device == ordinal and handle not in known:
+            failed = kinds.get(handle) == "poison"
+            why = "what makes it has failed" if failed else "its device does not let its state be read"
+            raise CheckpointError(f"{name} cannot be saved: {why}")
     if keep is None:
-        return [entry for entry in entries if entry[2] != "random.Generator"]
+        return [entry for entry in known.values() if entry[2] != "random.Generator"]
     keep |= {known[handle][2] for handle in keep & known.keys() if known[handle][0] == "view"}
-    return [entry for entry in entries if entry[1] in keep]
+    return [entry for entry in known.values() if entry[1] in keep]
 
 
 def restore(file: Any) -> dict:

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rgpu.config import ServerConfig
 from rgpu.errors import ConfigError
-from rgpu.server import landlock, syscalls
+from rgpu.server import groups, landlock, syscalls
+from rgpu.server.disk import Disk
 
 #: of the daemon's environment; anything else may be a secret of whoever started it
 _INHERITED = re.compile(
@@ -30,7 +32,7 @@ _INHERITED = re.compile(
     r"|(CUDA|CUPY|NVIDIA|NCCL|HIP|ROCR|ROCM|UCX|OMP|OPENBLAS|MKL|GOMP|MALLOC)_\w+|(?!RGPU_TOKEN|RGPU_KEYS)RGPU_\w+"
 )
 _OPEN_FILES = 1024
-_PROCESSES = 512  # and threads, of a worker that is a user of its own: a compiler, and a thread for each core and more
+_PROCESSES = groups.PROCESSES  # of a worker that is a user of its own
 _SWEEPS = 20  # through the processes of the host, while those to be ended start others
 _FILE_BYTES = 1 << 30  # of one file: no compiled kernel is as large, and no log gets longer by a worker
 _ROOM = 2 << 30  # bytes of a worker's own, besides twice the memory of its device
@@ -80,9 +82,17 @@ def parse_users(text: str) -> Users:
 
 class Quarters:
     """Where this daemon's workers live. ``users`` None: they run as the daemon's own user. ``readable``: more than they
-    need that they may read; ``hidden``: what they may not, wherever it is."""
+    need that they may read; ``hidden``: what they may not, wherever it is; ``disk``: bytes of a person's files (0: any
+    number); ``control``: the control groups of workers."""
 
-    def __init__(self, users: str | None = None, readable: Iterable[str] = (), hidden: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        users: str | None = None,
+        readable: Iterable[str] = (),
+        hidden: Iterable[str] = (),
+        disk: int = 0,
+        control: groups.Groups | None = None,
+    ) -> None:
         try:
             self._users = parse_users(users) if users else None
         except ValueError as error:
@@ -94,6 +104,13 @@ class Quarters:
         root = CACHES if self._users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._base = root / "rgpu"
         self._readable, self._hidden = tuple(readable), tuple(hidden)
+        self.disk, self.groups = Disk(disk), control
+
+    @classmethod
+    def of(cls, config: ServerConfig, hidden: Iterable[str]) -> Quarters:
+        """As a server's settings say."""
+        made = groups.find(config.control_groups)
+        return cls(config.worker_user, config.readable, hidden, config.disk_per_person, made)
 
     @property
     def own(self) -> bool:

@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--spill-memory", metavar="BYTES", help="host memory for what one session spills (default: any amount)")
     add("--spill-directory", metavar="DIR", help="where it is spilled beyond that (default: nowhere)")
     add("--disk-per-person", metavar="BYTES", help="files of one key's sessions on this disk (default: 4GiB; 0: any)")
+    add("--control-groups", metavar="HOW", help="of each worker: on, off (default: where systemd's Delegate= allows)")
     add("--quotas", metavar="Q", help="what users may hold: 'alice:memory=8GiB,compute=1,weight=2; *:devices=1'")
     add("--labels", metavar="L", help="labels that clients can ask for, like zone=a,team=ml")
     add("--registry", metavar="URL", help="let clients find this server in etcd://host:2379,... (default: nowhere)")

@@ -23,7 +23,6 @@ from rgpu.errors import ProtocolError
 from rgpu.link import ucx
 from rgpu.server import landlock
 from rgpu.server.confine import Quarters, environment
-from rgpu.server.disk import Disk
 from rgpu.server.output import Output
 from rgpu.wire.codec import pack, unpack
 from rgpu.wire.control import Control, Draw, Finished, Grant, Opened, Ready, Stop, Telemetry, Want, Yield
@@ -120,7 +119,6 @@ class WorkerPool:
         quarters: Quarters | None = None,
         links: tuple[str, ...] = ("auto",),
         spill_directory: str = "",
-        disk: int = 0,
         spares: dict[str, int],
         threads: int,
         command: tuple[str, ...] = WORKER_COMMAND,
@@ -131,7 +129,7 @@ class WorkerPool:
         self._quarters = quarters or Quarters()
         self._listen = ["--bind", bind, "--links", ",".join(links), "--peers", ",".join(links)]
         self._listen += [*["--keys"] * keys, *["--clear"] * clear, *["--alone"] * self._quarters.own]
-        self._disk, self._spill = Disk(disk), spill_directory
+        self._disk, self._groups, self._spill = self._quarters.disk, self._quarters.groups, spill_directory
         self._bounds: list[str] = []  # what a client's native code may read and write
         if keys or self._quarters.own:
             shares = "ucx" in links or ("auto" in links and ucx.worthwhile())
@@ -158,14 +156,18 @@ class WorkerPool:
         """Starts of this kind that failed in a row."""
         return self._failures[kind]
 
-    def grant(self, worker: Worker, session: bytes, *, person: str = "", **rest: Any) -> None:
-        """Hand a ready worker to a session; ``person``: whose folder it may use."""
+    def grant(
+        self, worker: Worker, session: bytes, *, person: str = "", share: float = 0.0, **rest: Any
+    ) -> None:
+        """Hand a ready worker to a session; ``person``: whose folder it may use, ``share``: its part of the compute."""
         worker.session = session
         folder = self._quarters.folder(person, worker.uid)
         spill = self._quarters.spill(self._spill, person, worker.uid)
         if person:
             worker.places, worker.spills = tuple(place for place in (folder, spill) if place), spill
             self._disk.enter(*worker.places)
+        if self._groups is not None:
+            self._groups.lend(worker.process.pid, worker.kind, rest["memory_limit"], share)
         worker.tell(Grant.encode(session=session, folder=folder, spill_directory=spill, **rest))
 
     def stop(self, worker: Worker, reason: str) -> None:
@@ -210,6 +212,8 @@ class WorkerPool:
             )
             undo.pop_all()
         os.close(output.theirs)
+        if self._groups is not None:
+            self._groups.enter(process.pid)
         worker = Worker(kind, process, ours, output, user.get("user"))
         self._workers.append(worker)
         self._watcher.watch(ours.fileno(), lambda: self._readable(worker))
@@ -260,7 +264,7 @@ class WorkerPool:
                 worker.process.kill()
                 worker.process.wait()
             worker.output.close()
-            self._quarters.move_out(worker.process.pid, worker.uid)
+            self._move_out(worker)
         self._disk.close()
         for worker in self._workers:
             self._watcher.unwatch(worker.channel.fileno())
@@ -317,11 +321,18 @@ class WorkerPool:
             return
         self._leaving.remove(worker)
         worker.output.close()
-        self._quarters.move_out(worker.process.pid, worker.uid)
+        self._move_out(worker)
         self._disk.leave(*worker.places, passing=worker.spills)
         if not worker.endpoints:
             self._start_failed(worker.kind)
         self._events.worker_gone(worker)
+
+    def _move_out(self, worker: Worker) -> None:
+        """Its process has ended; what it started ends now."""
+        self._quarters.move_out(worker.process.pid, worker.uid)
+        if self._groups is not None:
+            self._groups.leave(worker.process.pid)
+            self._groups.tidy()
 
     def _start_failed(self, kind: str) -> None:
         self._failures[kind] += 1
