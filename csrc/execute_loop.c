@@ -175,7 +175,7 @@ static PyObject *answer_to_sync(const Loop *loop, reader r)
     return Py_BuildValue("[y#]", (char *)head, (Py_ssize_t)size);
 }
 
-/* (frames of a message) -> the answer's, where the message is one small Read or a Sync and its answer takes but a moment;
+/* (frames of a message) -> the answer's, where the message is one Read or a Sync and its answer takes but a moment;
  * None: it is for `run`, and nothing has happened. */
 static PyObject *loop_answer(Loop *loop, PyObject *frames)
 {
@@ -296,7 +296,7 @@ static PyObject *loop_define(Loop *loop, PyObject *args)
 
 static PyMethodDef loop_methods[] = {
     {"define", (PyCFunction)loop_define, METH_VARARGS, "Keep a template: (number, count, data, pieces, holes), checked."},
-    {"answer", (PyCFunction)loop_answer, METH_O, "(frames) -> the answer to a message of one small Read or a Sync, or None."},
+    {"answer", (PyCFunction)loop_answer, METH_O, "(frames) -> the answer to a message of one Read or a Sync, or None."},
     {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body) -> commands run; None: not a message, nothing ran."},
     {NULL, NULL, 0, NULL},
 };
@@ -304,6 +304,7 @@ static PyMemberDef loop_members[] = {
     {"answered", T_LONGLONG, offsetof(Loop, answered), 0, "commands, by answer"},
     {"straight", T_LONGLONG, offsetof(Loop, straight), READONLY, "products and reductions by their inner loops"},
     {"chained", T_LONGLONG, offsetof(Loop, chained), READONLY, "commands that ran in chains"},
+    {"chunk", T_LONGLONG, offsetof(Loop, chunk), 0, "bytes that leave in one message at most"},
     {"lent", T_BOOL, offsetof(Loop, lent), 0, "an array's memory may be on its way to the client"},
     {"watched", T_BOOL, offsetof(Loop, watched), 0, "every command is for the executor, which records it"},
     {"twin", T_BOOL, offsetof(Loop, twin), 0, "one of two: new memory and reads are for the executor"},

@@ -26,6 +26,7 @@ typedef struct loop {
     char *elementwise; /* whether a function is a ufunc of NumPy's own */
     size_t count;
     char lent, watched, twin;
+    long long chunk;     /* bytes that leave in one message at most */
     long long answered;  /* commands, by `answer` */
     long long straight;  /* calls without NumPy's machinery */
     long long chained;   /* commands that ran in chains */

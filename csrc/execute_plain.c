@@ -254,7 +254,22 @@ int run_free(Loop *loop, reader r)
     return DONE;
 }
 
-/* A small array that is what the client takes it for, and lies as it is wanted: its answer is a copy. */
+/* An array's bytes as they lie, which may be on their way to the client when this returns. */
+static PyObject *lend(Loop *loop, PyArrayObject *array)
+{
+    npy_intp nbytes = PyArray_NBYTES(array);
+    PyObject *flat = PyArray_New(&PyArray_Type, 1, &nbytes, NPY_UINT8, NULL, PyArray_DATA(array), 0, NPY_ARRAY_CARRAY_RO, NULL);
+    if (!flat)
+        return NULL;
+    Py_INCREF((PyObject *)array);
+    PyObject *data = PyArray_SetBaseObject((PyArrayObject *)flat, (PyObject *)array) ? NULL : PyMemoryView_FromObject(flat);
+    Py_DECREF(flat);
+    loop->lent |= data != NULL;
+    return data;
+}
+
+/* An array that is what the client takes it for, and lies as it is wanted: the answer is a copy of a small one, and of a
+ * large one that leaves in one message its memory. */
 PyObject *answer_to_read(Loop *loop, reader r)
 {
     uint64_t reply, handle, order, ndim;
@@ -265,7 +280,7 @@ PyObject *answer_to_read(Loop *loop, reader r)
         return NULL;
     PyArrayObject *array = (PyArrayObject *)plain_array(loop, handle);
     if (!array || PyArray_DESCR(array) != dtype_of(loop, text, length) || (uint64_t)PyArray_NDIM(array) != ndim ||
-        PyArray_NBYTES(array) >= COPIED ||
+        PyArray_NBYTES(array) >= (loop->chunk > COPIED ? loop->chunk + 1 : COPIED) ||
         !(PyArray_FLAGS(array) & (order ? NPY_ARRAY_F_CONTIGUOUS : NPY_ARRAY_C_CONTIGUOUS)))
         return NULL;
     for (uint64_t i = 0, extent; i < ndim; i++)
@@ -274,6 +289,8 @@ PyObject *answer_to_read(Loop *loop, reader r)
     unsigned char head[16] = {0x93, DATA_REPLY};
     size_t size = 2 + store_natural(head + 2, reply);
     head[size++] = 0; /* the offset */
+    if (PyArray_NBYTES(array) >= COPIED)
+        return Py_BuildValue("[y#N]", (char *)head, (Py_ssize_t)size, lend(loop, array));
     return Py_BuildValue("[y#y#]", (char *)head, (Py_ssize_t)size, (char *)PyArray_DATA(array),
                          (Py_ssize_t)PyArray_NBYTES(array));
 }

@@ -1,53 +1,18 @@
 /* The plain case of a stream's reader and writer, and the module. What is not plain (a message in parts, a large frame,
  * a pipe that is full) is for rgpu/link/framing.py, which owns the same buffer and says what is wrong. */
 #define _GNU_SOURCE
-#include "link.h"
+#include "link_pipe.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
-#include "rgpu_transport.h"
-
-#define FRAMES 64
-#define MESSAGE ((size_t)32 << 20) /* as in rgpu.link.framing */
-#define BUFFER (256 << 10)
-#define PLACED (96 << 10) /* as in rgpu.link.base */
 #define SMALL (16 << 10) /* a message below this leaves in one piece, copied together */
 #define COPY_BELOW (64 << 10) /* as in rgpu.link.base */
 #define LOOKS 32         /* at shared memory, before another may use this core */
 #define PAUSES 4         /* between two looks: the peer may run on the other half of this core */
 #define TAKEN (64 << 10) /* bytes that are taken into the buffer at once: what is large has another place */
-#define PIECE (256 << 10) /* bytes after which a sleeping reader of a ring is woken */
-#define STALLED 50e-6    /* seconds without a byte after which a large frame waits for its turn like everything else */
 #define AWAY 3e-6        /* seconds of giving way in which somebody else had the core */
-#define MOVING 3e-3      /* seconds that one call moves a large frame on */
-
-/* Either a socket, or a transport with a socket for its bell. */
-typedef struct {
-    PyObject *object; /* keeps both alive */
-    int fd;
-    rgpu_transport *transport;
-} pipe_end;
-
-typedef struct {
-    PyObject_HEAD
-    pipe_end pipe;
-    PyObject *memory; /* a bytearray of BUFFER bytes that nobody resizes */
-    unsigned char *buffer;
-    Py_ssize_t low, high; /* where the bytes not looked at yet are */
-    long long signs, taken; /* taken: bytes of messages, by link_turn.c; set back by who counts them */
-    char fresh, heard, emptied, partial;
-} Inlet;
-
-typedef struct {
-    PyObject_HEAD
-    pipe_end pipe;
-    long long given; /* as Inlet's taken */
-    char torn;       /* the rest of a message was lost: the connection has no use any more */
-} Outlet;
 
 static PyObject *connection_error(const char *why)
 {
@@ -55,78 +20,9 @@ static PyObject *connection_error(const char *why)
     return NULL;
 }
 
-/* (pipe): its ``native`` is a file descriptor, and the address of a transport or 0. */
-static int take_pipe(pipe_end *end, PyObject *args)
-{
-    PyObject *object, *native;
-    unsigned long long transport;
-    if (!PyArg_ParseTuple(args, "O", &object) || !(native = PyObject_GetAttrString(object, "native")))
-        return -1;
-    int good = PyArg_ParseTuple(native, "iK", &end->fd, &transport);
-    Py_DECREF(native);
-    if (!good)
-        return -1;
-    end->transport = (rgpu_transport *)(uintptr_t)transport;
-    Py_INCREF(object);
-    end->object = object;
-    return 0;
-}
-
-/* -1: errno says why. Needs no GIL. */
-static int ring(pipe_end *end)
-{
-    if (end->transport->ops->ring(end->transport) && send(end->fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
-        errno != EAGAIN && errno != EWOULDBLOCK)
-        return -1;
-    return 0;
-}
-
-static int ended(pipe_end *end)
-{
-    PyObject *said = PyObject_GetAttrString(end->object, "ended");
-    int is = said ? PyObject_IsTrue(said) : -1;
-    Py_XDECREF(said);
-    return is;
-}
-
 /* ---- reading ------------------------------------------------------------------------------- */
 
-enum { NOTHING = 0, OVER = -1, HUNG_UP = -2, BROKEN = -3 }; /* OVER: errno says why */
-
-/* Bytes taken, or one of the above. Needs no GIL. */
-static int64_t take_raw(pipe_end *end, unsigned char *to, size_t size)
-{
-    if (!end->transport) {
-        int64_t got = recv(end->fd, to, size, MSG_DONTWAIT);
-        if (got > 0)
-            return got;
-        return !got ? HUNG_UP : errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? NOTHING : OVER;
-    }
-    int64_t got = end->transport->ops->read(end->transport, to, size);
-    return got < 0 ? BROKEN : got > 0 && ring(end) ? OVER : got;
-}
-
-/* The same with an exception (-1) where the connection is over. */
-static int64_t told(pipe_end *end, int64_t got)
-{
-    if (got > 0)
-        return got;
-    if (got == NOTHING) {
-        int over = end->transport ? ended(end) : 0;
-        if (over > 0)
-            connection_error("the peer is gone");
-        return over ? -1 : 0;
-    }
-    connection_error(got == OVER ? strerror(errno) : got == HUNG_UP ? "the peer hung up" : "the peer broke the rules of the transport, or is gone");
-    return -1;
-}
-
-static int64_t take_in(Inlet *in, unsigned char *to, size_t size)
-{
-    return told(&in->pipe, take_raw(&in->pipe, to, size));
-}
-
-static int64_t fill(Inlet *in)
+int64_t inlet_fill(Inlet *in)
 {
     if (in->low == in->high)
         in->low = in->high = 0;
@@ -136,7 +32,7 @@ static int64_t fill(Inlet *in)
         in->low = 0;
     }
     size_t room = (size_t)(BUFFER - in->high), size = room < TAKEN ? room : TAKEN;
-    int64_t got = size ? take_in(in, in->buffer + in->high, size) : 0;
+    int64_t got = size ? pipe_told(&in->pipe, pipe_take(&in->pipe, in->buffer + in->high, size)) : 0;
     if (got > 0) {
         in->high += got;
         in->emptied = (size_t)got < size;
@@ -147,7 +43,7 @@ static int64_t fill(Inlet *in)
 
 static PyObject *inlet_fill_buffer(Inlet *in, PyObject *Py_UNUSED(none))
 {
-    int64_t got = fill(in);
+    int64_t got = inlet_fill(in);
     return got < 0 ? NULL : PyBool_FromLong(got > 0);
 }
 
@@ -159,31 +55,17 @@ static PyObject *inlet_fill_place(Inlet *in, PyObject *const *args, Py_ssize_t c
     if (filled < 0 || PyObject_GetBuffer(args[0], &place, PyBUF_WRITABLE))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "(place, filled)");
     Py_ssize_t before = filled;
-    int64_t got = 1;
+    int64_t got;
     Py_BEGIN_ALLOW_THREADS
-    double began = link_now(), heard = began, now = began;
-    while (filled < place.len && got >= 0 && now - heard < STALLED && now - began < MOVING) {
-        got = take_raw(&in->pipe, (unsigned char *)place.buf + filled, (size_t)(place.len - filled));
-        now = link_now();
-        if (got > 0) {
-            filled += got;
-            heard = now;
-        } else if (!got)
-            sched_yield();
-    }
+    filled += pipe_take_all(&in->pipe, (unsigned char *)place.buf + filled, (size_t)(place.len - filled), STALLED, &got);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&place);
     if (filled > before) {
         in->emptied = 0;
         in->fresh = in->heard = 1;
-    } else if (told(&in->pipe, got) < 0)
+    } else if (pipe_told(&in->pipe, got) < 0)
         return NULL;
     return PyLong_FromSsize_t(filled);
-}
-
-static uint32_t u32(const unsigned char *from)
-{
-    return from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
 }
 
 /* Whether the message at ``low`` will be plain when it is whole. */
@@ -249,7 +131,7 @@ static PyObject *inlet_take(Inlet *in, PyObject *Py_UNUSED(none))
                 break;
         } else if (in->high != in->low)
             break;
-        int64_t got = in->emptied ? 0 : fill(in); /* a look in vain costs as much as a message */
+        int64_t got = in->emptied ? 0 : inlet_fill(in); /* a look in vain costs as much as a message */
         if (got < 0)
             return NULL;
         if (!got) {
@@ -322,7 +204,7 @@ static PyObject *inlet_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     if (!in)
         return NULL;
     in->memory = PyByteArray_FromStringAndSize(NULL, BUFFER);
-    if (!in->memory || take_pipe(&in->pipe, args)) {
+    if (!in->memory || pipe_from(&in->pipe, args)) {
         Py_DECREF((PyObject *)in);
         return NULL;
     }
@@ -367,70 +249,6 @@ PyType_Spec inlet_spec = {"rgpu._rgpu_link.Inlet", sizeof(Inlet), 0, Py_TPFLAGS_
 
 /* ---- writing ------------------------------------------------------------------------------- */
 
-/* Bytes given, or -1: errno says why. */
-static int64_t give_socket(int fd, struct iovec *parts, int count)
-{
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
-    int64_t given = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (given < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return 0;
-    return given;
-}
-
-static int64_t give_transport(pipe_end *end, const struct iovec *parts, int count)
-{
-    int64_t total = 0;
-    if (end->transport->ops->give) {
-        total = end->transport->ops->give(end->transport, parts, count);
-        errno = total < 0 ? EPIPE : 0;
-        return total;
-    }
-    for (int i = 0; i < count; i++)
-        for (size_t at = 0; at < parts[i].iov_len;) {
-            size_t left = parts[i].iov_len - at, size = left < PIECE ? left : PIECE;
-            int64_t given = end->transport->ops->write(end->transport, (char *)parts[i].iov_base + at, size);
-            if (given < 0)
-                errno = EPIPE;
-            if (given < 0 || ring(end))
-                return -1;
-            total += given;
-            at += (size_t)given;
-            if ((size_t)given < size)
-                return total;
-        }
-    return total;
-}
-
-static int64_t give(pipe_end *end, struct iovec *parts, int count)
-{
-    return end->transport ? give_transport(end, parts, count) : give_socket(end->fd, parts, count);
-}
-
-/* The same for what is large: goes on as long as the peer takes something. */
-static int64_t give_all(pipe_end *end, struct iovec *parts, int count)
-{
-    double began = link_now(), heard = began, now = began;
-    int64_t total = 0;
-    while (count && now - heard < STALLED && now - began < MOVING) {
-        int64_t given = give(end, parts, count);
-        if (given < 0)
-            return total ? total : -1; /* the next call says it again */
-        now = link_now();
-        total += given;
-        if (given)
-            heard = now;
-        else
-            sched_yield();
-        for (; count && (size_t)given >= parts->iov_len; parts++, count--)
-            given -= (int64_t)parts->iov_len;
-        if (count) {
-            parts->iov_base = (char *)parts->iov_base + given;
-            parts->iov_len -= (size_t)given;
-        }
-    }
-    return total;
-}
-
 static void store_u32(unsigned char *to, uint32_t value)
 {
     for (int i = 0; i < 4; i++)
@@ -451,13 +269,13 @@ static int64_t give_message(pipe_end *end, const unsigned char *head, size_t len
             to += frames[i].len;
         }
         parts[0] = (struct iovec){whole, (size_t)(to - whole)};
-        return give(end, parts, 1);
+        return pipe_give(end, parts, 1);
     }
     for (int i = 0; i < count; i++)
         parts[i + 1] = (struct iovec){frames[i].buf, (size_t)frames[i].len};
     int64_t given;
     Py_BEGIN_ALLOW_THREADS
-    given = give_all(end, parts, count + 1);
+    given = pipe_give_all(end, parts, count + 1);
     Py_END_ALLOW_THREADS
     return given;
 }
@@ -499,7 +317,7 @@ static PyObject *outlet_give(Outlet *out, PyObject *frames)
 static PyObject *outlet_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named))
 {
     Outlet *out = (Outlet *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (out && take_pipe(&out->pipe, args))
+    if (out && pipe_from(&out->pipe, args))
         Py_CLEAR(out);
     return (PyObject *)out;
 }

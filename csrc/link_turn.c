@@ -6,7 +6,7 @@
 
 #include "link.h"
 
-#define ANSWER (128 << 10) /* bytes that the window must have room for before an answer is made */
+#define ANSWER (9 << 20) /* bytes that the window must have room for before an answer is made: a chunk of the nearest link, and more */
 #define TOGETHER 16        /* answers in turn that came while this end gave way: the peer has this core, too */
 #define SETTLED 5e-3       /* seconds between two moves to another core */
 
@@ -70,6 +70,19 @@ static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, 
     Py_RETURN_TRUE;
 }
 
+/* The session's word on the answer, whose data lie in their place: True; NotImplemented: it was none. */
+static PyObject *deliver(PyObject *session, PyObject *message)
+{
+    PyObject *payload = link_receive(session, message);
+    int delivered = payload && payload != Py_None;
+    Py_XDECREF(payload);
+    if (!payload || (delivered && link_done(session)))
+        return NULL;
+    if (delivered)
+        Py_RETURN_TRUE;
+    Py_RETURN_NOTIMPLEMENTED;
+}
+
 /* A message that has come, for a client that hopes for one answer: True, or None where it is another one that the session
  * would deliver, which stays where it was; NotImplemented: it was none of these, and nothing is left of it. Whatever a signal's
  * handler raises when this returns, nothing is lost. */
@@ -83,14 +96,7 @@ static PyObject *hope(PyObject *session, PyObject *inlet, PyObject *message, PyO
         link_put_back(inlet, message);
         Py_RETURN_NONE;
     }
-    PyObject *payload = link_receive(session, message);
-    int delivered = payload && payload != Py_None;
-    Py_XDECREF(payload);
-    if (!payload || (delivered && link_done(session)))
-        return NULL;
-    if (delivered)
-        Py_RETURN_TRUE;
-    Py_RETURN_NOTIMPLEMENTED;
+    return deliver(session, message);
 }
 
 /* A message that has come, for a worker: what `run` says, or its payload; NotImplemented: it has none. */
@@ -160,16 +166,27 @@ PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     double until = link_now() + patience;
     for (;;) {
         PyObject *message = link_take(inlet), *found;
+        int large = 0;
         if (!message)
             return NULL;
-        int none = message == Py_None;
-        if (none || message == Py_NotImplemented) {
+        if (message == Py_NotImplemented && args[5] != Py_None) {
             Py_DECREF(message);
-            if (none && patience > 0 && link_found(inlet, until - link_now(), answer != Py_None))
+            message = link_take_large(session, inlet, answer, args[5]);
+            if (!message || message == Py_None)
+                return message;
+            large = message != Py_NotImplemented;
+        } else if (message == Py_NotImplemented) {
+            Py_DECREF(message);
+            Py_RETURN_NONE;
+        }
+        if (message == Py_None || message == Py_NotImplemented) {
+            Py_DECREF(message);
+            if (patience > 0 && link_found(inlet, until - link_now(), answer != Py_None))
                 continue;
             Py_RETURN_NONE;
         }
         found = answer == Py_None ? serve(session, args[2], message, args[7])
+                : large           ? deliver(session, message)
                                   : hope(session, inlet, message, answer, args[5]);
         Py_DECREF(message);
         if (found != Py_NotImplemented)

@@ -79,10 +79,11 @@ class Reading:
         """Send a command, behind what is queued, and wait for its answer: these bytes, and so many that belong into
         ``out``. In one turn only where nobody else waits, who would wait for us."""
         connection = self.connection  # before the look for a mirror, which may take its place at any moment
-        small = nbytes < PLACED and self.mirror is None and self._profile is None
+        alone = self.mirror is None and self._profile is None
+        small = nbytes < PLACED and alone
         began, found = monotonic(), None
         try:
-            if small and self.direct and not self._plain and not self._sinks:
+            if (small or (alone and nbytes <= connection.link.chunk)) and self.direct and not self._plain and not self._sinks:
                 turn = self._behind_the_queue if self.unsent else self._alone
                 found = turn(reply, command, answer, out)
             if found is None:

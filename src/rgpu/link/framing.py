@@ -276,6 +276,12 @@ class _Parts:
         self._place, self._filled = place, here
         self._emptied = False  # the rest of it is on its way, and worth a look
 
+    def go_on(self, frames: list, place: Any, filled: int) -> None:
+        """These frames of a message have come, and so many bytes of its last one, which goes to this place."""
+        self._place, self._filled = memoryview(np.frombuffer(place, np.uint8)), filled
+        self._frames, self._partial = frames, True
+        self._sizes = (*map(len, frames), len(self._place))
+
     def _skip(self, size: int) -> None:
         """Pass over a frame that does not fit its place, and over the rest of its message."""
         here = min(self._high - self._low, self._skipping)

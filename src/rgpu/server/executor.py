@@ -63,6 +63,7 @@ class _Functions(dict):
 class NoLoop:
     """Where the C core's loop is not: every message goes the long way."""
 
+    chunk = 0
     lent = False  # an array's memory may still be on its way to the client
     watched = False  # every command goes through the handlers, which record it
     answered = 0
@@ -114,7 +115,7 @@ class Executor(UploadsMixin, TwinMixin):
         self.functions = _Functions(backend)
         self._loop: Any = loop_of(self.table, backend, list(self.functions.values()))
         self.decode = values.Decoder(self.argument)
-        self.chunk = limits.CHUNK_BYTES  # bytes of the pieces in which large data leave
+        self.chunk = limits.CHUNK_BYTES
         self.arguments: list = []  # what the call that runs was given, and what it has made
         self._payload: list = []
         self._placed: memoryview | None = None  # memory of an array that a payload was received into
@@ -131,9 +132,18 @@ class Executor(UploadsMixin, TwinMixin):
         before = self._loop
         self._loop = loop = loop_of(self.table, self.backend, list(self.functions.values()), self._unwatched)
         loop.lent, loop.watched, loop.twin = before.lent, before.watched, self.standing[1] > 1
-        loop.answered = before.answered
+        loop.answered, loop.chunk = before.answered, before.chunk
         for number, template in self.templates.items():
             loop.define(number, *template.told())
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of the pieces in which large data leave."""
+        return self._loop.chunk
+
+    @chunk.setter
+    def chunk(self, nbytes: int) -> None:
+        self._loop.chunk = nbytes
 
     @property
     def commands(self) -> int:

@@ -101,10 +101,11 @@ class Connection:
         """Send a message and look a moment for this answer, if looking pays and nothing stands against it; None:
         nothing was sent. Whether it came: then its data lie in ``place`` (a writable buffer), and it is marked as done;
         else ``missed`` has been called before anything can be delivered. Whatever a signal's handler raises meanwhile,
-        the session is as it was before the message was sent, or after. ``answered`` says how long it took, always."""
+        the session is as it was before the message was sent, or after. ``answered`` says how long it took, always but
+        where the place is a large one."""
         session = self.session
         with self._lock:
-            patience = self._hope.seconds()
+            patience = self._hope.seconds() if place.nbytes < PLACED else self._hope.near()
             if not patience or self.failure is not None or self._stuck is not None or self._inbox:
                 return None
             if session.unfinished[0] > self._half or not session.can_send(sum(map(len, frames))):
@@ -255,7 +256,7 @@ class Connection:
         with self._lock:
             if self._stuck is not None or self._inbox or self.failure is not None:
                 return NotImplemented
-            got = self.link.turn(self.session, None, None, None, patience, run)
+            got = self.link.turn(self.session, None, None, self.sink, patience, run)
             if got is True:
                 self.executed += 1
             if got is True or type(got) is list:

@@ -38,6 +38,11 @@ class Spin:
         self._looking = better
         return LONGEST if better and _CORES > 1 and (looking < self._short or without < self._short) else 0.0
 
+    def near(self) -> float:
+        """Seconds to look for what takes longer than others do, which says nothing about them."""
+        waits = [waited for waited in self._average if waited]
+        return LONGEST if _CORES > 1 and (not waits or min(waits) < self._short) else 0.0
+
     def learn(self, waited: float) -> None:
         average, looking = self._average, self._looking
         before, waited = average[looking], min(waited, self._long)

@@ -10,8 +10,10 @@ import pytest
 
 from rgpu import _native
 from rgpu.errors import SessionLost
-from rgpu.link import connect, listen, shm
+from rgpu.link import connect, listen, shm, tcp
+from rgpu.link.base import PLACED
 from rgpu.link.ends import GREETING, WELCOME
+from rgpu.link.framing import ends_of
 from rgpu.session import Connection, Session
 from rgpu.session.spin import Spin
 from tests.support.faultproxy import FaultProxy
@@ -318,7 +320,10 @@ def test_an_answer_is_looked_for_and_whatever_comes_is_not_lost(pair, plain):
             assert here.take() == [b"%d" % i, b"%08d" % i]
             here.mark_done()
     assert found > 0 if plain and _native.link is not None else found == 0
-    for frames, size in (([b"other", b"x"], 1), ([b"large", bytes(300_000)], 300_000)):  # not the answer; not plain
+    for frames, size in (
+        ([b"other", b"x"], 1),
+        ([b"large", bytes(300_000)], 200_000),
+    ):  # not the answer; it does not fit
         assert not exchange(here, frames, b"answer" if size == 1 else b"large", memoryview(bytearray(size)))
         assert here.wait_until(lambda: bool(here._inbox), soon())
         assert [bytes(frame) for frame in here.take()] == frames
@@ -326,6 +331,73 @@ def test_an_answer_is_looked_for_and_whatever_comes_is_not_lost(pair, plain):
     answered.join(20)
     assert not answered.is_alive() and here.executed == there.executed == 102
     assert there.session.counters["delivered"] == here.session.counters["delivered"] == 102
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["one turn", "the long way"])
+def test_a_large_answer_comes_to_its_place(pair, plain):
+    here, there = pair
+    here.link._plain &= plain
+    sizes = [PLACED - 1, PLACED, 256 << 10, 1 << 20, 5_000_001] * 4
+    answered = echo(there, 2 * len(sizes))
+    found = 0
+    for i, size in enumerate(sizes):
+        data, place = bytes([i + 1]) * size, bytearray(size)
+        if exchange(here, [b"%d" % i, data], b"%d" % i, memoryview(place)):
+            found += size >= PLACED
+        else:
+            assert here.wait_until(lambda: bool(here._inbox), soon())
+            head, place = here.take()
+            assert head == b"%d" % i
+            here.mark_done()
+        assert place == data
+        frames = [b"after", bytes([i])]  # what follows is whole
+        assert not exchange(here, frames, b"other", memoryview(bytearray(1)))
+        assert here.wait_until(lambda: bool(here._inbox), soon())
+        assert here.take() == frames
+        here.mark_done()
+    answered.join(20)
+    assert not answered.is_alive() and here.executed == there.executed == 2 * len(sizes)
+    assert found > 0 if plain and _native.link is not None else found == 0
+
+
+@pytest.mark.skipif(_native.link is None, reason="turns are the C core's")
+@pytest.mark.parametrize("here", [0, 3, 20, 70, 5000, 250_000])
+def test_a_large_answer_that_stops_on_its_way_goes_on_the_long_way(here):
+    """The first bytes of it are there when it is looked for, the others come later."""
+    ours, theirs = socket.socketpair()
+    reader, writer = ends_of(tcp.SocketPipe(ours))
+    us, them = Session(SID, 1), Session(SID, 1)
+    them.link_up(), us.link_up()
+    hello = us.send([b"question"])
+    assert them.receive(hello) == [b"question"]
+    data = np.random.default_rng(here).integers(0, 255, 300_000, np.uint8).tobytes()
+    frames = them.send([b"answer", data])
+    whole = struct.pack("<4I", 3, *map(len, frames)) + b"".join(frames)
+    place = bytearray(len(data))
+    ours.setblocking(False)
+    theirs.settimeout(20)
+    try:
+        sending = threading.Thread(target=theirs.sendall, args=(whole[:here],), daemon=True)
+        sending.start()  # a socket's buffer may be smaller
+        deadline = soon()
+        while _native.link.turn(us, reader, writer, None, b"answer", memoryview(place), 0.001, None) is None:
+            if not sending.is_alive() or time.monotonic() > deadline or reader._place is not None:
+                break
+        assert (reader._place is not None) == (here >= 70)
+        rest = threading.Thread(
+            target=lambda: (sending.join(20), theirs.sendall(whole[here:] + b"\0\0\0\0")), daemon=True
+        )
+        rest.start()
+        message = None
+        while message is None:
+            assert time.monotonic() < deadline
+            message = reader.read(lambda frames: memoryview(place))
+        rest.join(20)
+        assert us.receive(message) == [b"answer", data] and place == data
+        while not reader.signs:  # and what comes behind it
+            assert time.monotonic() < deadline and reader.read(None) is None
+    finally:
+        ours.close(), theirs.close()
 
 
 def test_an_exchange_over_a_link_that_breaks(pair):
