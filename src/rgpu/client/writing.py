@@ -15,16 +15,17 @@ from rgpu.client.shield import shield
 from rgpu.client.staging import staging
 from rgpu.client.uploads import Uploads
 from rgpu.errors import ForkError, ProtocolError, SessionLost
+from rgpu.link.base import PLACED
 from rgpu.wire import codec, limits, ops
 
-LIE = 2 << 20  # bytes: a source of this size or more is not copied before it is sent; below, a copy costs less
+LIE = 2 << 20  # bytes: whoever sends this much or more waits whether it arrives before a copy of it would be made
 _HEAD = 64  # bytes that a chunk has beside its data, at most
 COPIED = 5e9  # bytes a second that are copied into fresh memory
 
 
 def _lasting(data: memoryview) -> memoryview:
-    """The data, which the caller may change afterwards."""
-    return memoryview(staging.copy(data)) if len(data) < LIE else data
+    """The data, which the caller may change afterwards. What is large leaves as it lies, and is copied meanwhile."""
+    return memoryview(staging.copy(data)) if len(data) < PLACED else data
 
 
 class Writing:
@@ -108,6 +109,6 @@ class Writing:
                         finally:
                             self._sending = False
         finally:
-            if len(data) >= LIE:
+            if len(data) >= PLACED:
                 with shield:
-                    self.connection.keep(posted, len(data) / COPIED)
+                    self.connection.keep(posted, len(data) / COPIED if len(data) >= LIE else 0.0, staging.copy)

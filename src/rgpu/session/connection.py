@@ -144,16 +144,17 @@ class Connection:
             lambda: session.progress[1] >= target or (leaving and self.down_since is not None), deadline
         )
 
-    def keep(self, posted: list[tuple[int, list]], patience: float) -> None:
+    def keep(self, posted: list[tuple[int, list]], patience: float, copy: Callable[[Any], Any] = bytes) -> None:
         """Afterwards nobody reads the memory of these messages (with how many had been posted by then): the
         peer has them, or there is a copy. Waits ``patience`` seconds for the first before it does the second."""
         with contextlib.suppress(SessionLost, ProtocolError, ForkError):  # then nothing is read any more
-            self.flush(self._clock() + patience)
+            if patience:
+                self.flush(self._clock() + patience)
             with self._lock:
                 copies: dict[int, Any] = {}
                 for number, frames in posted:
                     if number > self.session.progress[1]:
-                        copies |= {id(frame): bytes(frame) for frame in frames}
+                        copies |= {id(frame): copy(frame) for frame in frames}
                         frames[:] = [copies[id(frame)] for frame in frames]
                 if self._stuck is not None:
                     self._stuck = [copies.get(id(frame), frame) for frame in self._stuck]
