@@ -28,7 +28,8 @@ void link_put_back(PyObject *inlet, PyObject *message); /* the one just taken */
 int link_give(PyObject *outlet, PyObject *message);     /* what the pipe does not take is kept; -1 with an exception */
 int link_found(PyObject *inlet, double patience, int asking);
 PyObject *link_take_large(PyObject *session, PyObject *inlet, PyObject *answer, PyObject *place); /* link_large.c */
-void link_learn_place(int gave); /* an answer has come, and whether somebody else had this core meanwhile; needs no GIL */
+void link_learn_place(int gave); /* an answer has come, and whether somebody else had this core meanwhile: the peer, if that happens each time */
+void link_learn_core(int core);  /* the peer has written on this core; -1: unknown */
 PyObject *link_turn(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 int64_t link_total(PyObject *frames);         /* bytes of a list of frames; -1 with an exception */

@@ -3,10 +3,38 @@
 #include "link_pipe.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
 
 #define PIECE (256 << 10) /* bytes after which a sleeping reader of a ring is woken */
+
+static int is_near(int fd)
+{
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t size = sizeof here, other = sizeof there;
+    if (getsockname(fd, (struct sockaddr *)&here, &size) || getpeername(fd, (struct sockaddr *)&there, &other) ||
+        here.ss_family != there.ss_family)
+        return 0;
+    if (here.ss_family == AF_INET)
+        return ((struct sockaddr_in *)&here)->sin_addr.s_addr == ((struct sockaddr_in *)&there)->sin_addr.s_addr;
+    return here.ss_family == AF_INET6 && !memcmp(&((struct sockaddr_in6 *)&here)->sin6_addr,
+                                                 &((struct sockaddr_in6 *)&there)->sin6_addr, sizeof(struct in6_addr));
+}
+
+int pipe_core(const pipe_end *end)
+{
+    const rgpu_transport *far = end->transport;
+    if (far && far->ops->core)
+        return far->ops->core(far);
+#ifdef SO_INCOMING_CPU
+    int core;
+    socklen_t size = sizeof core; /* what comes from this machine is put into the socket on the core that sent it */
+    if (end->near && !getsockopt(end->fd, SOL_SOCKET, SO_INCOMING_CPU, &core, &size))
+        return core;
+#endif
+    return -1;
+}
 
 int pipe_from(pipe_end *end, PyObject *args)
 {
@@ -19,6 +47,7 @@ int pipe_from(pipe_end *end, PyObject *args)
     if (!good)
         return -1;
     end->transport = (rgpu_transport *)(uintptr_t)transport;
+    end->near = is_near(end->fd);
     Py_INCREF(object);
     end->object = object;
     return 0;

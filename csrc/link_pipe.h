@@ -17,7 +17,7 @@
 /* Either a socket, or a transport with a socket for its bell. */
 typedef struct {
     PyObject *object; /* keeps both alive */
-    int fd;
+    int fd, near; /* near: both ends of the socket are this machine's */
     rgpu_transport *transport;
 } pipe_end;
 
@@ -29,6 +29,7 @@ typedef struct {
     Py_ssize_t low, high; /* where the bytes not looked at yet are */
     long long signs, taken; /* taken: bytes of messages, by link_turn.c; set back by who counts them */
     char fresh, heard, emptied, partial;
+    unsigned fills;
 } Inlet;
 
 typedef struct {
@@ -46,6 +47,7 @@ int64_t pipe_take_all(pipe_end *end, unsigned char *to, size_t size, double stal
 int64_t pipe_told(pipe_end *end, int64_t got);                           /* the same, with an exception (-1) where the connection is over */
 int64_t pipe_give(pipe_end *end, struct iovec *parts, int count);        /* bytes given, or -1: errno says why */
 int64_t pipe_give_all(pipe_end *end, struct iovec *parts, int count);    /* the same for what is large: as long as the peer takes something */
+int pipe_core(const pipe_end *end);                                      /* the core that the peer wrote on last; -1: unknown */
 
 /* link_stream.c */
 int64_t inlet_fill(Inlet *in); /* bytes taken into the buffer; -1 with an exception */

@@ -12,6 +12,7 @@
 #define LOOKS 32         /* at shared memory, before another may use this core */
 #define PAUSES 4         /* between two looks: the peer may run on the other half of this core */
 #define TAKEN (64 << 10) /* bytes that are taken into the buffer at once: what is large has another place */
+#define SELDOM 8         /* how many looks at what is small there are to one at where it came from, which costs as much */
 #define AWAY 3e-6        /* seconds of giving way in which somebody else had the core */
 
 static PyObject *connection_error(const char *why)
@@ -37,6 +38,8 @@ int64_t inlet_fill(Inlet *in)
         in->high += got;
         in->emptied = (size_t)got < size;
         in->fresh = in->heard = 1;
+        if (got >= TAKEN / 4 || !(++in->fills % SELDOM))
+            link_learn_core(pipe_core(&in->pipe));
     }
     return got;
 }

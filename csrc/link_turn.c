@@ -8,7 +8,7 @@
 
 #define ANSWER (9 << 20) /* bytes that the window must have room for before an answer is made: a chunk of the nearest link, and more */
 #define TOGETHER 16        /* answers in turn that came while this end gave way: the peer has this core, too */
-#define SETTLED 5e-3       /* seconds between two moves to another core */
+#define SETTLED 1e-3       /* seconds between two moves to another core */
 
 /* Whether a message is the answer that was hoped for, behind its header; its data lie in `place` then. */
 static int is_answer(PyObject *message, PyObject *answer, PyObject *place)
@@ -131,22 +131,41 @@ static void move_away(void)
 #endif
 }
 
-/* What was looked for came while somebody else had this core: the peer, if that happens each time. A wake-up puts the
- * woken beside the waker, and the scheduler leaves two that give way to each other where they are, though other cores
- * are idle: a round trip then takes three times as long. */
-void link_learn_place(int gave)
+static int this_core(void)
 {
-    static _Thread_local int times;
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+/* This thread and its peer share a core. A wake-up puts the woken beside the waker, and the scheduler leaves two that give way
+ * to each other where they are, though other cores are idle: a round trip then takes three times as long. */
+static void settle_elsewhere(void)
+{
     static _Thread_local double moved;
-    times = gave ? times + 1 : 0;
-    if (times < TOGETHER)
-        return;
-    times = 0;
     double now = link_now();
     if (now - moved >= SETTLED) {
         moved = now;
         move_away();
     }
+}
+
+void link_learn_place(int gave)
+{
+    static _Thread_local int times;
+    times = gave ? times + 1 : 0;
+    if (times >= TOGETHER) {
+        times = 0;
+        settle_elsewhere();
+    }
+}
+
+void link_learn_core(int core)
+{
+    if (core >= 0 && core == this_core())
+        settle_elsewhere();
 }
 
 PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)

@@ -1,5 +1,7 @@
 /* Rings in shared memory. The other process is not trusted: what it writes there may change at any time,
  * so each index is read once and checked, and bytes are copied out before anybody looks at them. */
+#define _GNU_SOURCE
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,7 @@
 
 typedef struct {
     _Alignas(LINE) _Atomic uint64_t head; /* bytes ever written; the writer's */
+    _Atomic uint32_t core;                /* 1 + the core that wrote last; 0: unknown */
     _Alignas(LINE) _Atomic uint64_t tail; /* bytes ever read; the reader's */
     _Alignas(LINE) _Atomic uint32_t reader_dozes, writer_dozes;
     _Alignas(LINE) unsigned char data[];
@@ -67,10 +70,20 @@ static int64_t shm_read(rgpu_transport *base, void *out, size_t size)
     return (int64_t)done;
 }
 
+static uint32_t this_core(void)
+{
+#ifdef __linux__
+    return (uint32_t)(sched_getcpu() + 1);
+#else
+    return 0;
+#endif
+}
+
 static int64_t shm_write(rgpu_transport *base, const void *in, size_t size)
 {
     shm *t = (shm *)base;
     size_t done = 0;
+    atomic_store_explicit(&t->out->core, this_core(), memory_order_relaxed);
     while (done < size) {
         int64_t room = writable(t);
         if (room < 0)
@@ -132,9 +145,14 @@ static int shm_fd(rgpu_transport *base)
     return -1;
 }
 
+static int shm_core(const rgpu_transport *base)
+{
+    return (int)atomic_load_explicit(&((const shm *)base)->in->core, memory_order_relaxed) - 1;
+}
+
 static void shm_close(rgpu_transport *base) { free(base); }
 
-static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_news, shm_busy, shm_fd, shm_close, NULL};
+static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_news, shm_busy, shm_fd, shm_close, NULL, shm_core};
 
 rgpu_transport *rgpu_shm_open(void *shared, size_t capacity, int side)
 {

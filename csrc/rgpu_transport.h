@@ -22,6 +22,7 @@ typedef struct {
     int (*fd)(rgpu_transport *); /* readable when there is news, or -1 */
     void (*close)(rgpu_transport *);
     int64_t (*give)(rgpu_transport *, const struct iovec *parts, int count); /* `write` for several; NULL: one by one */
+    int (*core)(const rgpu_transport *); /* which the other side wrote on last, or -1; NULL: cannot tell */
 } rgpu_transport_ops;
 
 struct rgpu_transport {

@@ -109,14 +109,28 @@ def test_off_and_small_uploads_are_sent(remembering):
 
 def test_hashing_begins_where_sending_is_dear():
     uploads, data = Uploads("auto"), memoryview(bytearray(LEAST))
-    assert uploads.found(data) is None
-    assert uploads.measures(LEAST - 1) == 0 < uploads.measures(LEAST) and uploads.measures(LEAST) == 0
-    uploads.took(False)
-    (name, slot) = uploads.found(data)
-    assert slot is None and uploads.enter(name) == (0, []) and uploads.found(data) == (name, 0)
-    assert all(uploads.measures(LEAST) == 0 for _ in range(SAMPLE - 2)) and uploads.measures(LEAST) > 0
-    uploads.took(True)
-    assert uploads.found(data) is None
+
+    def upload(slow):
+        """What a stream asks and says: the content's name and slot, or whether it measured."""
+        found = uploads.found(data)
+        if found is not None:
+            return found
+        if measured := uploads.measures(LEAST) > 0:
+            uploads.took(not slow)
+        return measured
+
+    def next_measured(slow):
+        """The upload after which it is measured again."""
+        return next(n for n in range(1, 10 * SAMPLE) if upload(slow) is True)
+
+    assert uploads.found(data[1:]) is None and uploads.measures(LEAST - 1) == 0
+    assert upload(slow=True) is True and upload(slow=False) is True  # one slow moment says nothing
+    assert next_measured(slow=True) == SAMPLE and upload(slow=True) is True
+    (name, slot) = upload(slow=True)
+    assert slot is None and uploads.enter(name) == (0, []) and upload(slow=True) == (name, 0)
+    assert next_measured(slow=True) == SAMPLE - 2 and upload(slow=True) == (name, 0)
+    assert next_measured(slow=False) == SAMPLE - 1
+    assert upload(slow=True) is False  # sending is fast by now: nothing is hashed
 
 
 def test_a_worker_keeps_no_more_than_it_may(monkeypatch):

@@ -18,6 +18,7 @@ from rgpu.wire import limits
 LEAST = 1 << 20  # bytes of an upload that is worth remembering
 DEARER = 4.0  # times what hashing costs that sending has to take
 SAMPLE = 64  # every so many uploads it is measured again
+_SLOW = 2  # measurements in turn that have to say that sending is slow: one may be a moment of somebody else's
 
 
 class Uploads:
@@ -28,7 +29,8 @@ class Uploads:
         self._slots: OrderedDict[tuple[int, bytes], int] = OrderedDict()  # the latest used last
         self._bytes = 0
         self._pays = mode == "on"
-        self._count = 0
+        self._left = 1  # uploads up to the next that is measured, which is sent whatever the worker has
+        self._slow = 0  # measurements in turn that said that sending takes long
 
     def clear(self) -> None:
         """What the worker has is not known any more."""
@@ -37,7 +39,9 @@ class Uploads:
 
     def found(self, data: memoryview) -> tuple[tuple[int, bytes], int | None] | None:
         """What names this content, and its slot if the worker has it; None: it is not worth looking."""
-        if not self._pays or not LEAST <= len(data) <= limits.UPLOAD_BYTES:
+        if self.mode == "auto" and len(data) >= LEAST:
+            self._left -= 1
+        if not self._pays or not LEAST <= len(data) <= limits.UPLOAD_BYTES or (self.mode == "auto" and self._left <= 0):
             return None
         name = self.name(data)
         slot = self._slots.get(name)
@@ -67,15 +71,19 @@ class Uploads:
         return slot, gone
 
     def measures(self, nbytes: int) -> float:
-        """Seconds that the sender of this upload shall wait for its arrival, to tell ``took``; 0.0: none."""
-        if self.mode != "auto" or nbytes < LEAST:
+        """Seconds that the sender of this upload, which was not ``found``, shall wait for its arrival, to tell ``took``; 0.0:
+        none."""
+        if self.mode != "auto" or nbytes < LEAST or self._left > 0:
             return 0.0
-        self._count += 1
-        return DEARER * nbytes / _hasher.rate() if self._count % SAMPLE == 1 else 0.0
+        self._left = SAMPLE
+        return DEARER * nbytes / _hasher.rate()
 
     def took(self, arrived: bool) -> None:
         """Whether it had arrived by then."""
-        self._pays = not arrived
+        self._slow = 0 if arrived else self._slow + 1
+        self._pays = self._slow >= _SLOW
+        if 0 < self._slow < _SLOW:
+            self._left = 1
 
 
 class _Hasher:
