@@ -83,7 +83,8 @@ class Reading:
         small = nbytes < PLACED and alone
         began, found = monotonic(), None
         try:
-            if (small or (alone and nbytes <= connection.link.chunk)) and self.direct and not self._plain and not self._sinks:
+            short = small or (alone and nbytes <= connection.link.chunk)
+            if short and self.direct and not self._plain and not self._sinks:
                 turn = self._behind_the_queue if self.unsent else self._alone
                 found = turn(reply, command, answer, out)
             if found is None:

@@ -71,8 +71,8 @@ class Uploads:
         return slot, gone
 
     def measures(self, nbytes: int) -> float:
-        """Seconds that the sender of this upload, which was not ``found``, shall wait for its arrival, to tell ``took``; 0.0:
-        none."""
+        """Seconds that the sender of this upload, which was not ``found``, shall wait for its arrival, to tell
+        ``took``; 0.0: none."""
         if self.mode != "auto" or nbytes < LEAST or self._left > 0:
             return 0.0
         self._left = SAMPLE

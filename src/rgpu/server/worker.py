@@ -274,8 +274,8 @@ class Guard(threading.Thread):
         try:
             while ending is None:
                 # A busy session does not look at its link: moving it on from here keeps the peer
-                # informed, and tells whether there still is one.
-                self._connection.pump()
+                # informed, and tells whether there still is one. One message at a time: the session wants it back.
+                self._connection.pump(one=True)
                 self.tell()
                 self._look_after_others()
                 ending = self._heard() or self._silent()
