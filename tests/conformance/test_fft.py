@@ -4,6 +4,7 @@ import importlib
 
 import numpy as np
 import pytest
+import scipy.fft
 
 import rgpu as cp
 from rgpu import cupyx
@@ -193,3 +194,12 @@ def test_a_load_callback_changes_no_last_bits(norm):
         with cp.fft.config.set_cufft_callbacks(cb_load=code, cb_ver="jit"):
             found = getattr(cp.fft, name)(x, norm=norm).get()
         np.testing.assert_array_equal(found, getattr(cp.fft, name)(x, norm=norm).get())
+
+
+@pytest.mark.parametrize("name", ["dct", "idst", "dctn", "idstn"])
+def test_cosines_and_sines_of_the_types_that_cupy_has(name):
+    function, x = getattr(cupyx.scipy.fft, name), cp.arange(9.0)
+    for type, error in ((1, NotImplementedError), (4, NotImplementedError), (5, ValueError), (0, ValueError)):
+        with pytest.raises(error, match="type"):
+            function(x, type=type)
+    np.testing.assert_allclose(function(x, type=3).get(), getattr(scipy.fft, name)(np.arange(9.0), type=3))

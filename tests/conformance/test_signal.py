@@ -230,3 +230,15 @@ def test_warnings_about_coefficients_come_as_cupys_do():
     with pytest.raises(ValueError), warnings.catch_warnings():
         warnings.simplefilter("error")
         filters.normalize(good, cp.zeros(2))
+
+
+def test_what_cupy_refuses_of_convolutions_and_analytic_signals():
+    assert filters.choose_conv_method(cp.arange(10), cp.arange(5)) == "direct"
+    for shapes in (((3, 4), (2,)), ((), (5,)), ((4,), (2, 2))):
+        with pytest.raises(NotImplementedError, match="one-dimensional"):
+            filters.choose_conv_method(*map(cp.ones, shapes))
+    x = np.arange(16.0).reshape(4, 4)
+    np.testing.assert_allclose(filters.hilbert2(cp.array(x), (3, 4)).get(), scipy_signal.hilbert2(x, (3, 4)))
+    for wrong in ((2, 0), (2,), [1, 2, 3]):
+        with pytest.raises(ValueError, match="two positive"):
+            filters.hilbert2(cp.array(x), wrong)

@@ -43,7 +43,7 @@ def scipy_hermitian(names: dict[str, Callable[..., Any]]) -> dict[str, Callable[
 
     def planless(name: str, plan: Any) -> None:
         if plan is not None:
-            raise NotImplementedError(f"{name} takes no plan")
+            raise NotImplementedError(f"a plan for {name} is not yet supported")
 
     def one(name: str) -> Callable[..., Any]:
         def call(x: Any, n: Any = None, axis: Any = -1, norm: Any = None, overwrite_x: bool = False, *,
@@ -78,8 +78,17 @@ def _record(x: Any, places: list[tuple[int, int]]) -> None:
             plans.remember(fresh(tuple(shape), x.dtype), (n,), (axis,), "C2C", False, callbacks.current())
 
 
+def _check_type(type: int) -> None:
+    """CuPy has the cosine and sine transforms of two types."""
+    if type in (1, 4):
+        raise NotImplementedError("only the types 2 and 3 of cosine and sine transforms are there, as in CuPy")
+    if type not in (2, 3):
+        raise ValueError(f"{type!r} is no type of a cosine or sine transform")
+
+
 def _cosine(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(x: Any, type: int = 2, n: Any = None, axis: int = -1, norm: Any = None, overwrite_x: bool = False) -> Any:
+        _check_type(type)
         result = function(x, type, n, axis, norm, overwrite_x)
         _record(x, [(x.shape[axis] if n is None else operator.index(n), operator.index(axis))])
         return result
@@ -91,6 +100,7 @@ def _cosines(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(
         x: Any, type: int = 2, s: Any = None, axes: Any = None, norm: Any = None, overwrite_x: bool = False
     ) -> Any:
+        _check_type(type)
         result = function(x, type, s, axes, norm, overwrite_x)
         sizes, over = ((value,) if isinstance(value, int) else value for value in (s, axes))
         if over is None:

@@ -25,6 +25,7 @@ _table.fill(globals(), "signal")
 globals().update({name: _segments.with_functions(name, globals()[name]) for name in _segments.NAMES})
 get_window = windows.get_window
 _filtfilt, _place_poles = globals()["filtfilt"], globals()["place_poles"]
+_choose_conv_method, _hilbert2 = globals()["choose_conv_method"], globals()["hilbert2"]
 _freqs, _freqz, _resample = globals()["freqs"], globals()["freqz"], globals()["resample"]
 
 
@@ -102,6 +103,20 @@ def resample(x: Any, num: int, t: Any = None, axis: int = 0, window: Any = None,
     if callable(window):
         window = window(dispatch.call("fft.fftfreq", x.shape[axis]))
     return _resample(x, num, t, axis, window, domain)
+
+
+def choose_conv_method(in1: Any, in2: Any, mode: str = "full") -> str:
+    """The faster of "direct" and "fft"; of one-dimensional arrays only, as in CuPy."""
+    if in1.ndim != 1 or in2.ndim != 1:
+        raise NotImplementedError("the choice of a method is for one-dimensional arrays only")
+    return _choose_conv_method(in1, in2, mode)
+
+
+def hilbert2(x: Any, N: Any = None) -> Any:  # noqa: N803
+    """The analytic signal of a real matrix, by transforms of N (or N[0] by N[1]) points; ValueError for other N."""
+    if isinstance(N, tuple | list) and (len(N) != 2 or min(N) <= 0):
+        raise ValueError(f"N={N!r}: two positive integers are expected")
+    return _hilbert2(x, N)
 
 
 __getattr__, __dir__ = surface.face(__name__)
