@@ -6,7 +6,7 @@ import pytest
 
 from rgpu.client import failures
 from rgpu.cuda import errors
-from rgpu.server.executor import plain_error
+from rgpu.server.table import plain_error
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rgpu.server.backend import Backend
 from rgpu.server.peers import Peers
 from rgpu.server.recording import Recorder
 from rgpu.server.replay import Templates
-from rgpu.server.table import OutOfMemoryError, Poison, Table, charged
+from rgpu.server.table import OutOfMemoryError, Poison, Table, charged, encodable, plain_error
 from rgpu.server.twin import TwinMixin
 from rgpu.server.uploads import UploadsMixin
 from rgpu.wire import codec, limits, ops, values
@@ -280,7 +280,7 @@ class Executor(UploadsMixin, TwinMixin):
             refused = OutOfMemoryError(int(size), self.table.used, self.table.limit)
             error = refused.with_traceback(error.__traceback__)
         text = "".join(traceback.format_exception(error))[-limits.LONG_TEXT // 4 :]
-        return Poison(where, *plain_error(self.backend.explain(error)), _encodable(text))
+        return Poison(where, *plain_error(self.backend.explain(error)), encodable(text))
 
     def targets(self, fields: Any) -> list[int]:
         """Handles of the arrays that a command changes in place."""
@@ -589,21 +589,3 @@ def _check_bounds(shape: list, strides: list, offset: int, itemsize: int, nbytes
             high += (extent - 1) * stride
     if low < 0 or high > nbytes:
         raise ProtocolError(f"a view of bytes {low} to {high} of an array of {nbytes} bytes")
-
-
-def plain_error(error: BaseException) -> tuple[str, list]:
-    """Class name and plain arguments."""
-    kind, given = type(error), error.args[:16]
-    if kind.__module__.endswith("._exceptions"):  # NumPy's private ones, whose arguments are not their message
-        kind, given = next(c for c in kind.__mro__ if c.__module__ == "builtins"), (str(error),)
-    args = [x if isinstance(x, bool | int | float) else _encodable(str(x))[:4096] for x in given]
-    args = [x if not isinstance(x, int) or abs(x) < 2**63 else str(x) for x in args]
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and type(error).__name__.endswith("Error"):
-        args = [status]
-    return _encodable(kind.__name__)[: limits.TEXT], args
-
-
-def _encodable(text: str) -> str:
-    """Without lone surrogates, which no wire takes."""
-    return text.encode("utf-8", "backslashreplace").decode()
