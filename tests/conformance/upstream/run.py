@@ -247,6 +247,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     options.dirs += [directory for tier in options.tier for directory in TIERS[tier]]
     options.dirs = options.dirs or TIERS["T1"]
+    if kind := os.environ.get("RGPU_LINK"):  # what clients must take is offered, as in tests/conftest.py
+        os.environ.setdefault("RGPU_LINKS", "zmq" if kind == "zmq" else "tcp,shm,ucx" if kind == "ucx" else "tcp,shm")
     if options.blocking:
         os.environ["RGPU_LAUNCH_BLOCKING"] = "1"
     return options
