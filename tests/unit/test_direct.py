@@ -273,7 +273,7 @@ def test_what_takes_a_moment_is_answered_as_any_other_read_is():
         executor.run(frames)
         return at_once, posted[0] if posted else None
 
-    arrays = np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.ones(20_000)
+    arrays = np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.arange(20_000.0), np.ones(200_000)
     for handle, array in enumerate(arrays, 1):
         executor.table.put(handle, array, array.nbytes)
     read = ops.Read.encode
@@ -286,10 +286,17 @@ def test_what_takes_a_moment_is_answered_as_any_other_read_is():
         read(7, 1, 0, "<f4", [2, 3]),  # not what the client takes it for
         read(7, 1, 0, "<f8", [3, 2]),
         read(7, 1, 1, "<f8", [2, 3]),  # lies otherwise
-        read(7, 3, 0, "<f8", [20_000]),  # large
+        read(7, 4, 0, "<f8", [200_000]),  # of several messages
         ops.Unary.encode(BY_NAME["sqrt"].id, 20, 1),
     ):
         assert both(command)[0] is None
+    executor._loop.lent = False
+    (head, data), later = both(read(7, 3, 0, "<f8", [20_000]))  # its memory is on its way
+    assert [head, bytes(data)] == [later[0], bytes(later[1])] and executor._loop.lent
+    assert np.frombuffer(data).base is not None and np.shares_memory(np.frombuffer(data), arrays[2])
+    executor.table.free(3)
+    del arrays
+    assert np.frombuffer(data)[19_999] == 19_999
     for body in (b"", b"\x92\x01\x91", codec.pack([1, [ops.Sync.encode(5)] * 2]), b"\x92\x01\x91\x92\x0d"):
         assert executor.answer([body]) is None
     assert executor.answer([]) is None

@@ -23,7 +23,7 @@ class Client:
     def __init__(self):
         self.bell, self.listened = threading.Event(), 0
 
-    def pump(self):
+    def pump(self, one):
         return False
 
     def listen(self, timeout):
