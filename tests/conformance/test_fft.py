@@ -203,3 +203,13 @@ def test_cosines_and_sines_of_the_types_that_cupy_has(name):
         with pytest.raises(error, match="type"):
             function(x, type=type)
     np.testing.assert_allclose(function(x, type=3).get(), getattr(scipy.fft, name)(np.arange(9.0), type=3))
+
+
+@pytest.mark.parametrize("name", ["fht", "ifht"])
+def test_a_bias_makes_double_precision_of_single(name):
+    x = np.linspace(1, 2, 10).astype("f")
+    for bias in (0.0, 0.8, 0.0, -0.5):
+        ours = getattr(cupyx.scipy.fft, name)(cp.array(x), 0.1, 0.3, 0.1, bias)
+        theirs = getattr(scipy.fft, name)(x, 0.1, 0.3, 0.1, bias)
+        assert ours.dtype == theirs.dtype == ("f" if bias == 0 else "d")
+        np.testing.assert_allclose(ours.get(), theirs, rtol=1e-5)

@@ -115,7 +115,8 @@ def _cosines(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _logarithmic(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(a: Any, dln: Any, mu: Any, offset: Any = 0.0, bias: Any = 0.0) -> Any:
-        result = function(a, dln, mu, offset, bias)
+        # Without a bias single precision stays: what the client learns of the result is by the number of arguments.
+        result = function(a, dln, mu, offset, bias) if bias != 0 else function(a, dln, mu, offset)
         n, manager = a.shape[-1], callbacks.current()
         plans.remember(a._metadata, None, (-1,), "R2C", False, manager)
         plans.remember(fresh((*a.shape[:-1], n // 2 + 1), a.dtype), (n,), (-1,), "C2R", False, manager)
