@@ -78,6 +78,9 @@ class Link(ABC):
         NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""
         return NotImplemented
 
+    def own(self) -> None:  # noqa: B027 - most links hold nothing
+        """Copy what is held of others' memory, where that is sooner done than waiting for it to leave."""
+
     @abstractmethod
     def wake(self) -> None:
         """End the waits of all threads that wait now."""

@@ -64,6 +64,7 @@ class _Rest:
         self._pipe = pipe
         self._rest: deque[memoryview] = deque()
         self.backlog = 0  # bytes
+        self.borrowed = False  # whether some of them are in memory of others
 
     def write(self, frames: list, copy_below: int) -> bool:
         """False: the pipe is full, nothing was taken."""
@@ -97,6 +98,13 @@ class _Rest:
             if len(left):
                 self._rest.append(left)
                 self.backlog += len(left)
+                self.borrowed |= not isinstance(left.obj, bytes)
+
+    def own(self) -> None:
+        """Copy what is borrowed."""
+        if self.borrowed:
+            self._rest = deque(memoryview(bytes(left)) for left in self._rest)
+            self.borrowed = False
 
     def push(self) -> bool:
         """Give the pipe what it would not take before. True: it owes nothing now."""
@@ -110,6 +118,7 @@ class _Rest:
                 written -= len(rest.popleft())
             if written:
                 rest[0] = rest[0][written:]
+        self.borrowed = False
         return True
 
 

@@ -85,6 +85,7 @@ class ShapedLink(Link):
         self._line: Line | None = None
         self._queue: deque[tuple[float, list, int]] = deque()
         self._waiting, self._narrow, self._closed = 0, False, False
+        self._lent = False  # whether memory of others waits here
         self._changed = threading.Condition()
 
     # What the link behind is, and may become when it connects to another place, this one is.
@@ -103,7 +104,14 @@ class ShapedLink(Link):
 
     @property
     def holding(self) -> bool:  # type: ignore[override]
-        return self._waiting > 0 or self._inner.holding
+        return self._lent or self._inner.holding
+
+    def own(self) -> None:
+        with self._changed:
+            for _, frames, _ in self._queue:
+                frames[:] = map(bytes, frames)
+            self._lent = False
+        self._inner.own()
 
     @property
     def life(self) -> float:  # type: ignore[override]
@@ -132,6 +140,7 @@ class ShapedLink(Link):
                 return False
             due = self._line.take(nbytes) + self._delay  # type: ignore[union-attr]
             self._queue.append((due, frames, nbytes))
+            self._lent |= any(len(frame) >= copy_below for frame in frames)
             self._waiting += nbytes
             self._changed.notify()
         return True
@@ -154,6 +163,7 @@ class ShapedLink(Link):
                 if self._queue and self._queue[0][1] is frames:
                     self._queue.popleft()
                     self._waiting -= nbytes
+                    self._lent &= bool(self._queue)
             self._inner.wake()  # whoever was refused may try again
 
     def events(self) -> list[str]:
@@ -161,7 +171,7 @@ class ShapedLink(Link):
         if "down" in found:
             with self._changed:
                 self._queue.clear()
-                self._waiting = 0
+                self._waiting, self._lent = 0, False
         return found
 
     def recv(self, sink=None):
@@ -189,7 +199,7 @@ class ShapedLink(Link):
             if not self._closed:
                 self._closed = True
                 self._queue.clear()
-                self._waiting = 0
+                self._waiting, self._lent = 0, False
                 if self._line is not None:
                     self._line.close()
             self._changed.notify_all()

@@ -158,7 +158,12 @@ class StreamLink(Link):
     @property
     def holding(self) -> bool:  # type: ignore[override]
         writer = self._writer
-        return writer is not None and bool(writer.backlog)
+        return writer is not None and writer.borrowed
+
+    def own(self) -> None:
+        with self._lock:
+            if self._writer is not None:
+                self._writer.own()
 
     def recv(self, sink=None):
         with self._lock:

@@ -158,6 +158,8 @@ class Connection:
                         frames[:] = [copies[id(frame)] for frame in frames]
                 if self._stuck is not None:
                     self._stuck = [copies.get(id(frame), frame) for frame in self._stuck]
+            if not patience:
+                self.link.own()
             self.wait_until(lambda: not self.link.holding)
 
     def _send_outgoing(self) -> None:

@@ -267,6 +267,7 @@ def pair(request, monkeypatch):
     if request.param == "shm://" and shm.missing():
         pytest.skip(shm.missing())
     monkeypatch.setattr(Spin, "seconds", lambda self: 0.2)
+    monkeypatch.setattr(Spin, "near", lambda self: 0.2)
     listener = listen(request.param)
     here = Connection(Session(SID, 1), connect(listener.uri, SID))
     there = Connection(Session(SID, 1), listener.accept(SID))
@@ -398,6 +399,30 @@ def test_a_large_answer_that_stops_on_its_way_goes_on_the_long_way(here):
             assert time.monotonic() < deadline and reader.read(None) is None
     finally:
         ours.close(), theirs.close()
+
+
+def test_memory_may_change_though_the_peer_takes_nothing(pair):
+    """What the link holds of it is copied as well: nobody waits for a slow line."""
+    here, there = pair
+    data = np.random.default_rng(0).integers(0, 255, 8 << 20, np.uint8)
+    expected = data.copy()
+    posted = []
+    for half in range(2):
+        frames = [b"half %d" % half, memoryview(data)[half << 22 :][: 1 << 22]]
+        here.post(frames)
+        posted.append((here.progress[0], frames))
+    assert here.link.holding  # or this tests nothing
+    here.keep(posted, 0.0)
+    assert not here.link.holding and here.progress[1] == 0
+    data[:] = 0
+    got, deadline = [], soon()
+    while len(got) < 2:
+        assert time.monotonic() < deadline
+        here.pump()
+        if (frames := there.next(0.01)) is not None:
+            got.append(frames)
+            there.mark_done()
+    assert np.array_equal(np.concatenate([np.frombuffer(frames[1], np.uint8) for frames in got]), expected)
 
 
 def test_an_exchange_over_a_link_that_breaks(pair):
