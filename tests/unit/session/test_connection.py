@@ -380,10 +380,11 @@ def test_a_large_answer_that_stops_on_its_way_goes_on_the_long_way(here):
     try:
         sending = threading.Thread(target=theirs.sendall, args=(whole[:here],), daemon=True)
         sending.start()  # a socket's buffer may be smaller
-        deadline = soon()
-        while _native.link.turn(us, reader, writer, None, b"answer", memoryview(place), 0.001, None) is None:
-            if not sending.is_alive() or time.monotonic() > deadline or reader._place is not None:
-                break
+        deadline, sent = soon(), False
+        while not sent and reader._place is None:
+            assert time.monotonic() < deadline
+            sent = not sending.is_alive()  # then all of it is there to be seen
+            assert _native.link.turn(us, reader, writer, None, b"answer", memoryview(place), 0.001, None) is None
         assert (reader._place is not None) == (here >= 70)
         rest = threading.Thread(
             target=lambda: (sending.join(20), theirs.sendall(whole[here:] + b"\0\0\0\0")), daemon=True
