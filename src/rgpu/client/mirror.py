@@ -337,10 +337,10 @@ class Mirror:
         if self.failure is not None:
             raise self.failure
 
-    def keep(self, posted: list[tuple[int, list]], patience: float) -> None:
+    def keep(self, posted: list[tuple[int, list]], patience: float, copy: Callable[[Any], Any] = bytes) -> None:
         """See ``Connection.keep``; the messages are those of every half."""
         for half in self.halves:
-            half.connection.keep([(1 << 62, frames) for _, frames in posted], patience)
+            half.connection.keep([(1 << 62, frames) for _, frames in posted], patience, copy)
 
     def pump(self) -> bool:
         arrived = False
