@@ -213,3 +213,18 @@ def test_a_bias_makes_double_precision_of_single(name):
         theirs = getattr(scipy.fft, name)(x, 0.1, 0.3, 0.1, bias)
         assert ours.dtype == theirs.dtype == ("f" if bias == 0 else "d")
         np.testing.assert_allclose(ours.get(), theirs, rtol=1e-5)
+
+
+def test_lengths_that_cufft_is_fast_at():
+    def fast(n):
+        for prime in (2, 3, 5, 7):
+            while n % prime == 0:
+                n //= prime
+        return n == 1
+
+    lengths = [n for n in range(1, 3000) if fast(n)]
+    for target in range(1, 2000):
+        assert cupyx.scipy.fft.next_fast_len(target) == next(n for n in lengths if n >= target)
+    assert cupyx.scipy.fft.next_fast_len(0) == 0 and cupyx.scipy.fft.next_fast_len(10**9 + 1, real=True) < 1.02e9
+    with pytest.raises(ValueError, match="length"):
+        cupyx.scipy.fft.next_fast_len(-1)

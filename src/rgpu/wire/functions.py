@@ -159,7 +159,7 @@ _SCIPY = {
         kaiser_bessel_derived lanczos nuttall parzen taylor triang tukey""",
     ("scipy", "fft"): """
         dct dctn dst dstn fft fft2 fftfreq fftn fftshift fht idct idctn idst idstn ifft ifft2 ifftn ifftshift ifht
-        irfft irfft2 irfftn next_fast_len rfft rfft2 rfftfreq rfftn""",
+        irfft irfft2 irfftn rfft rfft2 rfftfreq rfftn""",
     ("scipy", "fftpack"): """
         fft fft2 fftn ifft ifft2 ifftn irfft rfft""",
     ("scipy", "linalg"): """
