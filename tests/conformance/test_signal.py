@@ -242,3 +242,5 @@ def test_what_cupy_refuses_of_convolutions_and_analytic_signals():
     for wrong in ((2, 0), (2,), [1, 2, 3]):
         with pytest.raises(ValueError, match="two positive"):
             filters.hilbert2(cp.array(x), wrong)
+    with pytest.raises(ValueError, match="2-D"):
+        filters.hilbert2(cp.ones((2, 3, 4)))
