@@ -113,7 +113,7 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full") -> str:
 
 
 def hilbert2(x: Any, N: Any = None) -> Any:  # noqa: N803
-    """The analytic signal of a real matrix, by transforms of N (or N[0] by N[1]) points; ValueError for other x or N."""
+    """The analytic signal of a real matrix, by transforms of N (or N[0] by N[1]) points; ValueError for others."""
     if x.ndim > 2:
         raise ValueError(f"x has {x.ndim} dimensions: it must be 2-D")
     if isinstance(N, tuple | list) and (len(N) != 2 or min(N) <= 0):
