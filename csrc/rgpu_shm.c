@@ -152,7 +152,10 @@ static int shm_core(const rgpu_transport *base)
 
 static void shm_close(rgpu_transport *base) { free(base); }
 
-static const rgpu_transport_ops shm_ops = {shm_read, shm_write, shm_doze, shm_ring, shm_news, shm_busy, shm_fd, shm_close, NULL, shm_core};
+static const rgpu_transport_ops shm_ops = {
+    .read = shm_read, .write = shm_write, .doze = shm_doze, .ring = shm_ring, .news = shm_news, .busy = shm_busy,
+    .fd = shm_fd, .close = shm_close, .core = shm_core,
+};
 
 rgpu_transport *rgpu_shm_open(void *shared, size_t capacity, int side)
 {

@@ -362,7 +362,8 @@ static void ucx_close(rgpu_transport *base)
 }
 
 static const rgpu_transport_ops ucx_ops = {
-    ucx_read, ucx_write, ucx_doze, ucx_ring, ucx_news, ucx_busy, ucx_fd, ucx_close, NULL,
+    .read = ucx_read, .write = ucx_write, .doze = ucx_doze, .ring = ucx_ring, .news = ucx_news, .busy = ucx_busy,
+    .fd = ucx_fd, .close = ucx_close,
 };
 
 rgpu_transport *rgpu_ucx_open(uint64_t tag)

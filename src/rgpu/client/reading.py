@@ -151,8 +151,7 @@ class Reading:
             self._batch = batch
             if found:
                 sent[batch] = ()  # nobody will ask for its lines
-            if len(sent) > PLACES:
-                del sent[next(iter(sent))]
+            sent.pop(batch - PLACES, None)  # by its number: a handler that computes here forgets others
             counters.commands += 1
             counters.batches += 1
             counters.round_trips += 1

@@ -196,10 +196,8 @@ class CommandStream(Reading, Writing, Queue):
         """Send commands that came from these places. ``ask``: the last one's answer, where its data belong, and what to
         call before it may come later; whether it is here."""
         self._batch += 1
-        sent = self._sent_places
-        sent[self._batch] = places
-        if len(sent) > PLACES:
-            del sent[next(iter(sent))]
+        self._sent_places[self._batch] = places
+        self._sent_places.pop(self._batch - PLACES, None)
         self.counters.commands += len(places)
         self.counters.batches += 1
         if self._profile is not None:
