@@ -160,7 +160,8 @@ class Connection:
                     self._stuck = [copies.get(id(frame), frame) for frame in self._stuck]
             if not patience:
                 self.link.own()
-            self.wait_until(lambda: not self.link.holding)
+            if self.link.holding:
+                self.wait_until(lambda: not self.link.holding)
 
     def _send_outgoing(self) -> None:
         poll, send, now = self.session.poll, self.link.send, self._clock()
