@@ -87,8 +87,10 @@ static PyObject *take_rest(Inlet *in, PyObject *frames, PyObject *place, Py_ssiz
         in->low += HEAD + PyBytes_Size(PyList_GetItem(frames, 0)) + PyBytes_Size(PyList_GetItem(frames, 1));
         int64_t filled = move_in(in, &to, &got);
         if (filled < size) {
+            in->torn = 1;
             if (got >= 0 || pipe_told(&in->pipe, got) >= 0)
                 found = PyObject_CallMethod(&in->ob_base, "go_on", "OOL", frames, place, (long long)filled);
+            in->torn = 0;
         } else if ((data = PyMemoryView_Check(place) ? (Py_INCREF(place), place)
                                                      : PyMemoryView_FromMemory(to.buf, size, PyBUF_READ)) &&
                    !PyList_Append(frames, data)) {

@@ -242,6 +242,7 @@ static PyMemberDef inlet_members[] = {
     {"heard", T_BOOL, offsetof(Inlet, heard), 0, NULL},
     {"_emptied", T_BOOL, offsetof(Inlet, emptied), 0, NULL},
     {"_partial", T_BOOL, offsetof(Inlet, partial), 0, NULL},
+    {"torn", T_BOOL, offsetof(Inlet, torn), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot inlet_slots[] = {

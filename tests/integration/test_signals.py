@@ -89,13 +89,20 @@ def use():
         wrong += float(ours) != came
     elif came % 3 == 1:
         wrong += not (cp.asarray(host[:100]).get() == host[:100]).all()
+    elif came % 21 == 2:
+        wrong += not (cp.asarray(host[:30000]).get() == host[:30000]).all()
 handle(signal.SIGUSR1, handler)
 """
 
 
-@cores
-def test_a_handler_computes_and_reads_at_every_line_of_the_client(servers, core):
+@pytest.mark.parametrize(
+    "core, look", [({}, None), ({}, -1.0), (PURE, None)], ids=["compiled", "compiled, missing", "pure"]
+)
+def test_a_handler_computes_and_reads_at_every_line_of_the_client(servers, core, look):
+    """``missing``: no answer comes within the turn that asked for it."""
     source = f"""{CALLS}{USES}
+from rgpu.session import spin
+spin.LONGEST = {look} or spin.LONGEST
 answers = []
 for call in CALLS:
     sys.settrace(at_lines(lambda: signal.raise_signal(signal.SIGUSR1)))

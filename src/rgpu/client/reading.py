@@ -136,7 +136,7 @@ class Reading:
             connection, counters, sent = self.connection, self.counters, self._sent_places
             if self.unsent or self._sending or self.mirror is not None:
                 return None
-            batch = self._batch + 1
+            self._batch = batch = self._batch + 1  # what a handler sends in the midst of this has another number
             try:  # needs no shield: see ``Connection.exchange``
                 body = [codec.pack((batch, (command,)))]
                 found = connection.exchange(body, answer, _NOTHING if out is None else out, missed)
@@ -147,8 +147,8 @@ class Reading:
                     raise failures.fresh(error) from error.__cause__
                 raise
             if found is None:
+                self._batch -= self._batch == batch
                 return None
-            self._batch = batch
             if found:
                 sent[batch] = ()  # nobody will ask for its lines
             sent.pop(batch - PLACES, None)  # by its number: a handler that computes here forgets others

@@ -90,7 +90,7 @@ class DialledLink(StreamLink):
         self._attempts = 0
         self._ask_at, self._asked = 0.0, False
         self._next = 0.0  # when the next attempt is due, or the present one has failed
-        with self._lock:
+        with self.lock:
             self._tend(time.monotonic())
 
     def _drop(self, linger: float = 0.0) -> None:

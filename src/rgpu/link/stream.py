@@ -40,7 +40,7 @@ class StreamLink(Link):
         self.uri, self.kind = uri, kind
         if kind == "shm":
             self.chunk = limits.NEAR_CHUNK
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._waker = Waker()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._waker, selectors.EVENT_READ)
@@ -98,7 +98,7 @@ class StreamLink(Link):
     # Messages
 
     def send(self, frames, copy_below=COPY_BELOW) -> bool:
-        with self._lock:
+        with self.lock:
             self._check()
             if self._pipe is None:
                 return False
@@ -122,7 +122,7 @@ class StreamLink(Link):
             _pusher.add(self)
 
     def turn(self, session, frames, answer, place, patience, run=None):
-        with self._lock:
+        with self.lock:
             reader, writer = self._reader, self._writer
             if not self._plain or writer is None or writer.backlog or type(session) is not _native.link.Session:
                 return NotImplemented
@@ -148,7 +148,7 @@ class StreamLink(Link):
 
     def push(self) -> bool:
         """Move the backlog on; whether there still is one."""
-        with self._lock:
+        with self.lock:
             try:
                 return self._pipe is not None and (not self._writer.push() or self._pipe.busy())
             except ConnectionError:
@@ -160,13 +160,18 @@ class StreamLink(Link):
         writer = self._writer
         return writer is not None and writer.borrowed
 
+    @property
+    def torn(self) -> bool:  # type: ignore[override]
+        reader, writer = self._reader, self._writer
+        return self._plain and writer is not None and (writer.torn or reader.torn)
+
     def own(self) -> None:
-        with self._lock:
+        with self.lock:
             if self._writer is not None:
                 self._writer.own()
 
     def recv(self, sink=None):
-        with self._lock:
+        with self.lock:
             self._check()
             if self._pipe is None:
                 self._tend(time.monotonic())
@@ -189,7 +194,7 @@ class StreamLink(Link):
         now = time.monotonic()
         if not self._events and self._pipe is not None and now < self._look_at:
             return []
-        with self._lock:
+        with self.lock:
             self._check()
             if self._closed:
                 return []
@@ -219,10 +224,10 @@ class StreamLink(Link):
 
     def wait(self, timeout, unless=None) -> bool:
         if timeout <= 0:
-            with self._lock:
+            with self.lock:
                 return self._ready()
         deadline = time.monotonic() + timeout
-        with self._lock:
+        with self.lock:
             self._check()
             if self._closed:
                 return True
@@ -231,7 +236,7 @@ class StreamLink(Link):
             if unless is not None and unless():
                 return True
             while True:
-                with self._lock:
+                with self.lock:
                     if self._ready():
                         return True
                     now = time.monotonic()
@@ -244,7 +249,7 @@ class StreamLink(Link):
                 if self._may_sleep() and self._slept(max(left, 0.0)):
                     return True
         finally:
-            with self._lock:
+            with self.lock:
                 self._waker.leave()
                 if self._waker.waiters and self._pipe is not None and not self._pipe.tells_room:
                     self._waker.ring()  # a bell rings once: who still waits has to ask for it again
@@ -252,7 +257,7 @@ class StreamLink(Link):
                     self._release()
 
     def _may_sleep(self) -> bool:
-        with self._lock:
+        with self.lock:
             pipe = self._pipe
             return pipe is None or pipe.before_sleep(bool(self._writer.backlog))
 
@@ -261,7 +266,7 @@ class StreamLink(Link):
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._waker:
                 return True
-            with self._lock:
+            with self.lock:
                 if key.fileobj is self._pipe:
                     self._pipe.awake()
         return False
@@ -289,7 +294,7 @@ class StreamLink(Link):
 
     def wake(self) -> None:
         if self._waker.waiters:  # who begins to wait now looks at what has come first
-            with self._lock:
+            with self.lock:
                 self._waker.ring()
 
     # Ending
@@ -301,7 +306,7 @@ class StreamLink(Link):
         self._end(0.0)
 
     def _end(self, linger: float) -> None:
-        with self._lock:
+        with self.lock:
             if self._closed:
                 return
             self._closed = True
@@ -371,7 +376,7 @@ def _after_fork() -> None:
     global _pusher
     _pusher = _Pusher()
     for link in list(_links):
-        link._lock = threading.RLock()
+        link.lock = threading.RLock()
         link._forked = link._closed = True  # nothing of the parent's connection is touched from here
     _links.clear()
 

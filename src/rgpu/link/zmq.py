@@ -89,7 +89,7 @@ def _after_fork() -> None:
     _context = None
     for link in list(_links):
         _inherited.append((link._socket, link._monitor))
-        link._lock = threading.Lock()
+        link.lock = threading.RLock()
         link._socket = link._monitor = _Forked()  # type: ignore[assignment]
     _links.clear()
 
@@ -120,7 +120,7 @@ class ZmqLink(Link):
         self.uri, self.kind = uri, uri.partition("://")[0]
         self._socket = new
         self._monitor = new.get_monitor_socket(_UP | _DOWN)
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._waker = Waker()
         self._selector = selectors.DefaultSelector()
         for fd in (new.FD, self._monitor.FD, self._waker.fileno()):
@@ -134,7 +134,7 @@ class ZmqLink(Link):
     # Receiving
 
     def recv(self, sink=None):
-        with self._lock:
+        with self.lock:
             try:
                 # Asked first: nothing to receive is an exception, which costs more than the question.
                 while not self._closed and _readable(self._socket):
@@ -176,7 +176,7 @@ class ZmqLink(Link):
     # Sending
 
     def send(self, frames: list, copy_below: int = COPY_BELOW) -> bool:
-        with self._lock:
+        with self.lock:
             if self._closed:
                 return False
             sock = self._socket
@@ -204,16 +204,16 @@ class ZmqLink(Link):
 
     def wait(self, timeout, unless=None) -> bool:
         if timeout <= 0:
-            with self._lock:
+            with self.lock:
                 return self._ready()
         deadline = time.monotonic() + timeout
-        with self._lock:
+        with self.lock:
             self._waker.waiters += 1
         try:
             if unless is not None and unless():
                 return True
             while True:
-                with self._lock:
+                with self.lock:
                     if self._ready():
                         return True
                 left = min(deadline - time.monotonic(), self._recheck_within)
@@ -226,7 +226,7 @@ class ZmqLink(Link):
                     self._look_at = 0.0
                     return True
         finally:
-            with self._lock:
+            with self.lock:
                 self._waker.leave()
                 if self._closed and not self._waker.waiters:
                     self._release()
@@ -241,13 +241,13 @@ class ZmqLink(Link):
         return False
 
     def wake(self) -> None:
-        with self._lock:
+        with self.lock:
             self._waker.ring()
 
     # Events
 
     def events(self) -> list[str]:
-        with self._lock:
+        with self.lock:
             now = time.monotonic()
             if self._closed or now < self._look_at:
                 return []
@@ -269,7 +269,7 @@ class ZmqLink(Link):
         self._end(linger=0)
 
     def _end(self, linger: int) -> None:
-        with self._lock:
+        with self.lock:
             if self._closed:
                 return
             self._closed = True

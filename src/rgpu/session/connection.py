@@ -49,9 +49,10 @@ class Connection:
         self.executed = 0  # messages marked as done
         self._clock = clock
         self._on_message = on_message
-        self._lock = threading.RLock()
+        self._lock = link.lock or threading.RLock()
         self._inbox: deque[list] = deque()
         self._stuck: list | None = None  # what the link would not take yet
+        self._moving = False  # a message is between the session and the link: nothing may come in between
         self._arrivals = 0  # grows with everything a waiter may wait for
         self._spin = Spin()
         self._hope = Spin(LONGEST)  # of questions whose answer is looked for where they are asked
@@ -90,9 +91,13 @@ class Connection:
             plain = nbytes < PLACED and self._stuck is None
             if plain and self.link.turn(session, frames, None, None, -1.0) is not NotImplemented:
                 return True
-            message = session.send(frames, hold=self._stuck is not None)
-            if message is not None and not self.link.send(message):
-                self._stuck = message
+            before, self._moving = self._moving, True
+            try:
+                message = session.send(frames, hold=self._stuck is not None)
+                if message is not None and not self.link.send(message):
+                    self._stuck = message
+            finally:
+                self._moving = before
             return True
 
     def exchange(
@@ -106,7 +111,7 @@ class Connection:
         session = self.session
         with self._lock:
             patience = self._hope.seconds() if place.nbytes < PLACED else self._hope.near()
-            if not patience or self.failure is not None or self._stuck is not None or self._inbox:
+            if not patience or self.failure is not None or self._stuck is not None or self._inbox or self.inside:
                 return None
             if session.unfinished[0] > self._half or not session.can_send(sum(map(len, frames))):
                 return None
@@ -165,12 +170,16 @@ class Connection:
 
     def _send_outgoing(self) -> None:
         poll, send, now = self.session.poll, self.link.send, self._clock()
-        message = self._stuck
-        if message is None:
-            message = poll(now)
-        while message is not None and send(message):
-            message = poll(now)
-        self._stuck = message
+        before, self._moving = self._moving, True
+        try:
+            message = self._stuck
+            if message is None:
+                message = poll(now)
+            while message is not None and send(message):
+                message = poll(now)
+            self._stuck = message
+        finally:
+            self._moving = before
 
     # Receiving
 
@@ -184,9 +193,10 @@ class Connection:
             if sink is None:
                 sink = self.sink
             place = None if sink is None else self._placing(sink)
-            arrived = self._take_events()
             link, session = self.link, self.session
+            before, self._moving = self._moving, True
             try:
+                arrived = self._take_events()
                 while (frames := link.recv(place)) is not None:
                     arrived = True
                     payload = session.receive(frames)
@@ -197,6 +207,8 @@ class Connection:
             except (ProtocolError, ForkError) as error:
                 self.fail(error)
                 return True
+            finally:
+                self._moving = before
             self._send_outgoing()
             if arrived:
                 self._arrivals += 1
@@ -372,9 +384,9 @@ class Connection:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is in here already: what it runs now, a finalizer perhaps, must not wait for others who
-        want to come in."""
-        return self._lock._is_owned()  # type: ignore[attr-defined]
+        """Whether this thread moves a message just now: what it runs in the midst of that, a finalizer perhaps, can
+        neither send nor receive. A handler of a signal that comes when ``exchange`` has looked can."""
+        return self._lock._is_owned() and (self._moving or self.link.torn)  # type: ignore[attr-defined]
 
     @property
     def arrivals(self) -> int:
