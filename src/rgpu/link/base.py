@@ -31,7 +31,7 @@ class Link(ABC):
     holding: bool = False  # whether memory of large frames that were taken may still be read
     sent_bytes: int = 0
     received_bytes: int = 0
-    lock: Any = None  # held while it works, where it has one; its connection's too: nobody holds one and wants the other
+    lock: Any = None  # held while it works, where it has one; its connection uses the same, so there is no order of two
     torn: bool = False  # whether a message is half in or out of it, for who comes in the midst of that
     silent: bool = False  # whether it went down because nothing was heard any more, and not by the other end
     life: float = 10.0  # seconds of silence after which the end that answers takes the other for gone: it may be busy
