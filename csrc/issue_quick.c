@@ -244,11 +244,12 @@ static entry **place_for(Quick *quick, const signature *s, uint64_t hash)
 
 /* ---- a call that was seen before ----------------------------------------------------------- */
 
-/* The array whose memory it is. */
+/* The array whose memory it is; a root that was given another shape is a view of what it was. */
 static Remote *root_of(Remote *array)
 {
-    return array->root && array->root != Py_None && PyObject_TypeCheck(array->root, the.remote) ? (Remote *)array->root
-                                                                                                : array;
+    while (array->root && array->root != Py_None && PyObject_TypeCheck(array->root, the.remote))
+        array = (Remote *)array->root;
+    return array;
 }
 
 static void fill(unsigned char *to, const entry *e, const signature *s, uint64_t out)

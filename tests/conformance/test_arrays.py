@@ -401,3 +401,30 @@ def test_a_sequence_inside_an_index_may_be_a_tuple(cp):
     x = np.arange(24).reshape(2, 3, 4)
     for index in [((0, 1), (2, 0)), ((1, 0), (2, 0), slice(None)), (slice(None), (0, 2))]:
         np.testing.assert_array_equal(cp.asarray(x)[index].get(), x[index])
+
+
+def reshaped_in_place(xp):
+    a = xp.arange(12.0)
+    tail, table = a[2:], a.reshape(3, 4)
+    a.shape = (4, 3)
+    a[0] = 7
+    table[2] = -1  # views of what had another shape before
+    late = tail[::2]
+    a.shape = 12
+    late += 1
+    return [a, tail, table, late, table.T[1:], a[3:]]
+
+
+def test_views_outlive_a_change_of_their_bases_shape(cp):
+    for _ in range(3):  # by the third time the C core issues what has been issued before
+        same(reshaped_in_place(cp), reshaped_in_place(np))
+    a = cp.arange(6.0)
+    view, pointer = a[2:], a.data.ptr
+    a.shape = (2, 3)
+    assert a.data.ptr == pointer and view[1:].data.ptr == pointer + 24 and cp.shares_memory(view[1:], a[1])
+
+
+def test_errors_of_axes_say_what_numpys_say(cp):
+    with pytest.raises(np.exceptions.AxisError) as caught:
+        cp.ones((2, 3)).sum(axis=5)
+    assert str(caught.value) == "axis 5 is out of bounds for array of dimension 2"

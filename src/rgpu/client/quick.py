@@ -15,6 +15,7 @@ import numpy as np
 
 from rgpu import _native
 from rgpu.client import failures
+from rgpu.client.remote import root_of
 from rgpu.wire import codec, ops, values
 from rgpu.wire.declare import HANDLE, HANDLES
 
@@ -129,7 +130,7 @@ def learn(arrays: list, numbers: list, result: Any, stream: Any) -> tuple | None
             return None  # whether the device holds it is asked each time
     if command[0] == ops.View.tag:
         source = arrays[0]
-        if result._root is not (source if source._root is None else source._root) or numbers:
+        if result._root is not root_of(source) or numbers:
             return None
         _, _, _, *layout, _ = command
         inside = result._metadata.size > 0

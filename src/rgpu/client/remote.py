@@ -44,6 +44,14 @@ else:
     Remote = _native.issue.Remote
 
 
+def root_of(array: Any) -> Any:
+    """The array that owns the memory. Where a setter gave that one another shape, the program's object has become a
+    view of what it was, and is still what its older views name as their root."""
+    while array._root is not None:
+        array = array._root
+    return array
+
+
 def name(cls: type, handle: int, meta: Meta, stream: Any) -> Any:
     """A new array object for a handle that owns its memory."""
     array = cls.__new__(cls) if cls.__new__ is object.__new__ else object.__new__(cls)

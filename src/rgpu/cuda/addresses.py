@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from rgpu.client.remote import Remote
+from rgpu.client.remote import Remote, root_of
 from rgpu.cuda import issue
 from rgpu.cuda.errors import INVALID_VALUE, invalid
 
@@ -110,7 +110,7 @@ def find(address: int) -> tuple[Remote, int]:
             root = reference()
             if root is not None and address <= start + round_up(nbytes):
                 offset = address - start + (root._offset if root._root is not None else 0)
-                return (root if root._root is None else root._root), offset
+                return root_of(root), offset
     raise invalid(INVALID_VALUE, f"{address:#x} is not in any live allocation of this process on a device of the pool")
 
 
@@ -124,5 +124,5 @@ def living(stream: Any) -> tuple[tuple[tuple[int, int, int], ...], tuple[Remote,
             root = reference()
             if root is not None and root._stream is stream:
                 spans.append((address, nbytes, 0 if root._root is None else root._offset))
-                arrays.append(root if root._root is None else root._root)
+                arrays.append(root_of(root))
     return tuple(spans), tuple(arrays)

@@ -17,7 +17,7 @@ import numpy as np
 from rgpu import surface
 from rgpu.client import follow
 from rgpu.client import meta as layouts
-from rgpu.client.remote import Remote
+from rgpu.client.remote import Remote, root_of
 from rgpu.cuda import addresses, allocations, copying, handles, issue, managed
 from rgpu.cuda.errors import INVALID_VALUE, invalid
 from rgpu.cuda.errors import CUDARuntimeError as CUDARuntimeError
@@ -278,7 +278,7 @@ def on_stream(pointer: int) -> Any:
 
 def pointer_of(array: Remote) -> MemoryPointer:
     """``array.data``."""
-    root = array if array._root is None else array._root
+    root = root_of(array)
     if isinstance(root, allocations.Lent) and root.span is not None:
         return MemoryPointer(UnownedMemory.over(root), array._offset - root.span[0])
     known = managed.of(root)

@@ -15,6 +15,7 @@ from rgpu.client import meta as layouts
 from rgpu.client.meta import Meta
 from rgpu.client.quick import note
 from rgpu.client.remote import Remote
+from rgpu.client.remote import root_of as root_of
 from rgpu.client.stream import next_handle
 from rgpu.functions import dispatch
 from rgpu.wire import ops, values
@@ -45,7 +46,7 @@ _MAX_DIMENSIONS = 64  # NumPy's
 
 def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     """The view of ``array``'s memory with this layout, ``offset`` bytes from the array's first element."""
-    root = array if array._root is None else array._root
+    root = root_of(array)
     stream, handle = array._stream, next_handle()
     offset = array._offset + offset if meta.size else 0
     command = (_T_VIEW, handle, root._handle, meta.wire, meta.shape, meta.strides, offset)
@@ -56,11 +57,6 @@ def make(array: Remote, meta: Meta, offset: int, cls: Any = None) -> Any:
     if type(view) is not dispatch.ndarray:
         view.__array_finalize__(array)  # a subclass may keep something of the array's
     return view
-
-
-def root_of(array: Any) -> Any:
-    """The array that owns the memory. (``or`` would ask the array for its truth.)"""
-    return array if array._root is None else array._root
 
 
 def same_memory(a: Any, b: Any) -> bool:

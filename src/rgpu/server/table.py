@@ -207,7 +207,7 @@ def plain_error(error: BaseException) -> tuple[str, list]:
     kind, given = type(error), error.args[:16]
     if kind.__module__.endswith("._exceptions"):  # NumPy's private ones, whose arguments are not their message
         kind, given = next(c for c in kind.__mro__ if c.__module__ == "builtins"), (str(error),)
-    args = [x if isinstance(x, bool | int | float) else encodable(str(x))[:4096] for x in given]
+    args = [x if isinstance(x, bool | int | float | None) else encodable(str(x))[:4096] for x in given]
     args = [x if not isinstance(x, int) or abs(x) < 2**63 else str(x) for x in args]
     status = getattr(error, "status", None)
     if isinstance(status, int) and type(error).__name__.endswith("Error"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rgpu.client.remote import Remote
+from rgpu.client.remote import Remote, root_of
 from rgpu.functions import recording
 from rgpu.functions.kernels import launch, stepwise
 from rgpu.functions.kernels.fused import Plan
@@ -125,7 +125,7 @@ class Fusion:
 def _overlap(args: tuple) -> bool:
     """Whether two different arrays share memory: a store into one would show in the other."""
     arrays = {x._handle: x for x in args if isinstance(x, Remote)}.values()
-    roots = [x._handle if x._root is None else x._root._handle for x in arrays]
+    roots = [root_of(x)._handle for x in arrays]
     return len(set(roots)) < len(roots)
 
 
