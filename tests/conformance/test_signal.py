@@ -244,3 +244,62 @@ def test_what_cupy_refuses_of_convolutions_and_analytic_signals():
             filters.hilbert2(cp.array(x), wrong)
     with pytest.raises(ValueError, match="2-D"):
         filters.hilbert2(cp.ones((2, 3, 4)))
+
+
+COUNTS = {  # a float may be one where CuPy says int(...), a single array nearly everywhere
+    "welch": (lambda n: filters.welch(cp.array(SIGNAL), nperseg=n)[1], (float, cp.array)),
+    "butter": (lambda n: filters.butter(n, 0.2)[0], (float, cp.array)),
+    "kaiser": (lambda n: filters.windows.kaiser(n, 5.0), (float, cp.array)),
+    "upfirdn": (lambda n: filters.upfirdn(cp.array(SIGNAL[:9]), cp.array(SIGNAL), 1, n), (float, cp.array)),
+    "bartlett": (lambda n: cp.bartlett(n), (float, cp.array)),
+    "freqz": (lambda n: filters.freqz(cp.array([1.0, 2.0]), 1, worN=n)[1], (cp.array,)),
+    "tile": (lambda n: cp.tile(cp.array(SIGNAL), n), (cp.array,)),
+    "vander": (lambda n: cp.vander(cp.array(SIGNAL[:5]), n), (cp.array,)),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_may_be_floats_and_single_arrays(name):
+    """What is learned of the result for one count is not believed for another."""
+    call, kinds = COUNTS[name]
+    for kind in kinds:
+        for n in (4, 8, 4, 8):
+            found, expected = call(kind(n)), call(n)
+            assert found.shape == expected.shape
+            np.testing.assert_array_equal(found.get(), expected.get())
+
+
+def test_numbers_that_are_no_counts_make_no_layouts():
+    x = cp.array(SIGNAL[:40])
+    for wrong in (lambda: cp.diff(x, 2.0), lambda: cp.diag(cp.ones((45, 45)), 5.0)):
+        try:
+            wrong().get()
+        except TypeError:
+            pass
+    assert (cp.arange(38.0) + 1).get()[-1] == 38 and cp.diff(x, 2).shape == (38,)
+    assert all(type(n) is int for n in cp.diag(cp.ones((45, 45)), 5).shape)
+
+
+def test_leading_zeros_shorten_polynomials():
+    for first in (1.0, 0.0, 1.0):
+        sections = np.array([[first, 2, 1, 1, 0.5, 0.25], [1, 2, 1, 1, 0.5, 0.25]])
+        numerator, denominator = filters.sos2tf(cp.array(sections))
+        expected = scipy_signal.sos2tf(sections)
+        np.testing.assert_allclose(numerator.get(), expected[0])
+        np.testing.assert_allclose(denominator.get(), expected[1])
+
+
+def test_what_one_server_answered_is_not_believed_of_another(monkeypatch):
+    from rgpu.client import pool, predict
+
+    x = cp.array(SIGNAL)
+    filters.medfilt(x, 3), filters.medfilt(x, 3)
+    before = cp.stats()["round_trips"]
+    filters.medfilt(x, 3)
+    assert cp.stats()["round_trips"] == before
+    monkeypatch.setattr(pool.current(), "maker", ("elsewhere", "cuda"))
+    filters.medfilt(x, 3)
+    assert cp.stats()["round_trips"] == before + 1
+    monkeypatch.setattr(predict, "_KEPT", len(predict.learned))
+    filters.medfilt(x, 5)
+    assert len(predict.learned) == 1  # endless signatures are not kept

@@ -8,6 +8,7 @@ that does not exist: NumPy itself computes views on it. Nothing here may read a 
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -77,10 +78,11 @@ _fresh: dict[Any, Meta] = {}
 
 
 def intern(shape: tuple, dtype: np.dtype, strides: tuple) -> Meta:
-    """The one Meta of this layout."""
+    """The one Meta of this layout. TypeError for extents that are no integers."""
     key = (shape, dtype, strides)
     found = _interned.get(key)
     if found is None:
+        shape = tuple([operator.index(n) for n in shape])  # 3.0 would be found for 3 from then on
         if len(_interned) > 200_000:  # a program that makes endless shapes must not leak them
             _interned.clear()
             _fresh.clear()

@@ -60,6 +60,7 @@ class Device:
         self.index: int = info["index"]
         self.memory_total: int = info["memory_total"]  # more than this is refused before it is sent
         self.memory_leased = self.memory_total
+        self.maker = daemon.address, info["kind"]  # of answers that are true of this device's workers
         self.name = f"device {ordinal} ({daemon.address}, {info['kind']}:{self.index})"
         self.pool: Any = None
         self.seat: Any = None  # that its session has, or had first

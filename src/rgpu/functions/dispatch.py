@@ -199,14 +199,20 @@ def inplace(function: Function, a: Remote, b: Any) -> Any:
     return a
 
 
+_DIMENSIONS = 64  # NumPy's most
 _NUMBERS = frozenset({"axes", "s", "shape", "shift"})  # keywords that may come as an array of numbers
 
 
 class _Arguments:
-    """One walk over the arguments of a call: wire form, layouts, signature, arrays."""
+    """One walk over the arguments of a call: wire form, layouts, signature, arrays.
 
-    def __init__(self, stream: Any, args: tuple, kwargs: dict, accept_host: bool) -> None:
-        self.stream, self.accept_host = stream, accept_host
+    ``exact``: floats may be counts, which decide by their values. ``whole``: all that is on the host is in the key.
+    ``single``, ``few``: among the arrays are single numbers or integers in a row, which may be counts and extents.
+    """
+
+    def __init__(self, stream: Any, args: tuple, kwargs: dict, accept_host: bool, exact: bool = False) -> None:
+        self.stream, self.accept_host, self.exact = stream, accept_host, exact
+        self.whole, self.single, self.few = True, False, False
         self.key: list = []
         self.kept: list = []
         self.wire = [self.walk(x) for x in args]
@@ -224,8 +230,8 @@ class _Arguments:
         return values.encode(x, self.special) if kind not in (bool, int, float, str, type(None)) else self.plain(x)
 
     def plain(self, x: Any) -> Any:
-        # A float's value never decides a layout; an integer's, a string's or a flag's may.
-        self.key.append(float if type(x) is float else (type(x), x))
+        # A float's value decides a layout only where it may be a count; an integer's, a string's or a flag's anywhere.
+        self.key.append(float if type(x) is float and not self.exact else (type(x), x))
         return x if type(x) is not int or -(2**63) <= x < 2**63 else values.encode(x, _no_special)
 
     def special(self, x: Any) -> Any:
@@ -234,7 +240,10 @@ class _Arguments:
                 with self.stream.device:
                     x = here(x)
                 self.kept.append(x)  # until the command that uses it is queued
-            self.key.append(x._metadata)
+            meta = x._metadata
+            self.single = self.single or not meta.ndim
+            self.few = self.few or (meta.ndim == 1 and meta.dtype.kind in "iu" and meta.size <= _DIMENSIONS)
+            self.key.append(meta)
             return [values.HANDLE, x._handle]
         found = getattr(x, "_remote_handle", None)
         if found is not None:
@@ -248,16 +257,26 @@ class _Arguments:
             if x.nbytes > limits.INLINE_BYTES and not x.dtype.hasobject:  # too large for the command itself
                 self.kept.append(upload(x, self.stream))
                 return self.special(self.kept[-1])
-            self.key.append((x.shape, x.dtype, x.tobytes()) if x.size <= 256 else object())
+            self.whole = self.whole and x.size <= 256
+            self.key.append((x.shape, x.dtype, x.tobytes()) if x.size <= 256 else None)
             return None
         if isinstance(x, np.generic):
-            self.key.append(x.dtype if x.dtype.kind in "fc" else (x.dtype, x.item()))
+            self.key.append(x.dtype if x.dtype.kind in "fc" and not self.exact else (x.dtype, x.item()))
             return None
         if isinstance(x, dict):
             self.key.append((dict, tuple(x)))
             return [values.DICT, *[self.walk(item) for pair in x.items() for item in pair]]
         self.key.append((slice, x.start, x.stop, x.step) if isinstance(x, slice) else x)
         return None
+
+    def signature(self, function: Function) -> Any:
+        """What decides the result of a function, to look it up; None where not all of that is in it."""
+        key = (function.id, *self.key)
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key if self.whole else None
 
 
 def metas(x: Any) -> Any:
@@ -363,24 +382,24 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
             kwargs[word] = tuple(kwargs[word].ravel().tolist())
     if kind in ("reduce", "scan") and not name.startswith("arg"):  # of positions nothing is lost
         warn_of_lost_parts(args[:1], kwargs.get("dtype"))
-    encoded = _Arguments(stream, args, kwargs, accept)
+    encoded = _Arguments(stream, args, kwargs, accept, True)
     if kind in ("mutate", "internal"):
         return run(function, encoded, out)
     if out is not None:
         return into(out, name, args, kwargs)
     if kind == "wait":
         return ask(function, encoded)
-    key = (function.id, *encoded.key)
-    try:
-        tree = predict.learned.get(key)
-    except TypeError:
-        key, tree = None, None
+    key = encoded.signature(function)
+    tree = None if key is None else predict.known.get(key)
     if tree is None:
+        found = _learned(stream, key)
+        if found is not None:
+            return submit(function, encoded, found)
         tree = predict.predict(name, kind, metas(args), {k: metas(x) for k, x in kwargs.items()})
         if tree is None or tree is predict.WAIT:
-            return ask(function, encoded, None if tree is predict.WAIT else key)
-        if key is not None:
-            predict.learned[key] = tree
+            told = tree is predict.WAIT or encoded.single or encoded.few  # by what the arrays hold
+            return ask(function, encoded, None if told else key)
+        predict.remember(predict.known, key, tree)
     if signature is not None and type(tree) is Meta and tree.nbytes <= _SMALL:
         if len(_calls) >= _KEPT:
             _calls.clear()
@@ -424,18 +443,25 @@ def into(out: Any, name: str, args: tuple, kwargs: dict) -> Any:
     return out
 
 
+def _learned(stream: Any, key: Any) -> Any:
+    """What workers like the stream's have answered before: another server's may be of another kind."""
+    return None if key is None else predict.learned.get((stream.device.maker, key))
+
+
 def call_learned(name: str, *args: Any, **kwargs: Any) -> Any:
     """Run an internal function whose result layout its signature decides: the first call waits."""
+    return learn(name, args, kwargs)
+
+
+def learn(name: str, args: tuple, kwargs: dict, exact: bool = False) -> Any:
+    """The same; ``exact``: floats may be counts, and what is learned is learned for their values."""
     function = BY_NAME[name]
     out = kwargs.get("out")
-    encoded = _Arguments(pool.current_stream(), args, kwargs, True)
+    encoded = _Arguments(pool.current_stream(), args, kwargs, True, exact)
     if out is not None:
         return run(function, encoded, out)
-    key = (function.id, *encoded.key)
-    try:
-        tree = predict.learned.get(key)
-    except TypeError:
-        return ask(function, encoded)
+    key = None if exact and encoded.single else encoded.signature(function)
+    tree = _learned(encoded.stream, key)
     return ask(function, encoded, key) if tree is None else submit(function, encoded, tree)
 
 
@@ -475,7 +501,7 @@ def ask(function: Function, encoded: _Arguments, key: Any = None) -> Any:
     if key is not None:
         tree = shape_of(value)
         if tree is not None:
-            predict.learned[key] = tree
+            predict.remember(predict.learned, (stream.device.maker, key), tree)
     return value
 
 

@@ -126,7 +126,7 @@ _SCIPY = {
         binary_hit_or_miss binary_opening binary_propagation black_tophat convolve convolve1d correlate
         correlate1d fourier_ellipsoid fourier_gaussian fourier_shift
         fourier_uniform gaussian_filter gaussian_filter1d gaussian_gradient_magnitude gaussian_laplace
-        generate_binary_structure grey_closing grey_dilation grey_erosion grey_opening iterate_structure
+        grey_closing grey_dilation grey_erosion grey_opening
         laplace map_coordinates maximum maximum_filter maximum_filter1d mean median median_filter minimum
         minimum_filter minimum_filter1d morphological_gradient morphological_laplace percentile_filter
         prewitt rank_filter shift sobel spline_filter spline_filter1d standard_deviation sum sum_labels
@@ -134,7 +134,7 @@ _SCIPY = {
     ("scipy_wait", "special"): "multigammaln",
     ("scipy_wait", "ndimage"): """
         center_of_mass extrema find_objects histogram label maximum_position minimum_position zoom rotate
-        distance_transform_edt""",
+        distance_transform_edt generate_binary_structure iterate_structure""",
     ("scipy", "signal"): """
         abcd_normalize bilinear_zpk bode buttap butter cheb1ap cheb1ord cheb2ap cheb2ord cheby1
         cheby2 check_COLA check_NOLA chirp choose_conv_method coherence cont2discrete convolve convolve2d
@@ -144,13 +144,13 @@ _SCIPY = {
         hilbert2 iirfilter iirnotch iirpeak impulse istft kaiser_atten kaiser_beta kaiserord lfilter
         lfilter_zi lfiltic lp2bp_zpk lp2bs_zpk lp2hp_zpk lp2lp_zpk lsim max_len_seq medfilt medfilt2d
         minimum_phase oaconvolve order_filter periodogram qspline1d qspline1d_eval qspline2d resample
-        savgol_coeffs savgol_filter sawtooth sepfir2d sos2tf sosfilt sosfilt_zi sosfiltfilt
+        savgol_coeffs savgol_filter sawtooth sepfir2d sosfilt sosfilt_zi sosfiltfilt
         sosfreqz spectrogram spline_filter square ss2tf step stft sweep_poly symiirorder1 symiirorder2
-        unit_impulse upfirdn welch wiener zoom_fft zpk2tf band_stop_obj morlet morlet2 qmf ricker""",
+        upfirdn welch wiener zoom_fft zpk2tf band_stop_obj morlet morlet2 qmf ricker""",
     ("scipy_wait", "signal"): """
         argrelextrema argrelmax argrelmin decimate deconvolve detrend find_peaks iirdesign invres invresz
         lombscargle peak_prominences peak_widths resample_poly residue residuez unique_roots vectorstrength
-        zpk2sos iircomb gammatone dlsim dstep dimpulse place_poles findfreqs""",
+        zpk2sos iircomb gammatone sos2tf unit_impulse dlsim dstep dimpulse place_poles findfreqs""",
     ("scipy_warns", "signal"): """
         bilinear buttord lp2bp lp2bs lp2hp lp2lp normalize sos2zpk ss2zpk tf2sos tf2ss tf2zpk zpk2ss""",
     ("scipy", "signal.windows"): """

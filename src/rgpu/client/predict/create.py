@@ -27,8 +27,9 @@ def tri(N: Any, M: Any = None, k: Any = 0, dtype: Any = float) -> Meta:
 def diag(v: Any, k: Any = 0) -> Meta | None:
     if type(v) is not Meta:
         return None
+    k = operator.index(k)
     if v.ndim == 1:
-        side = v.size + abs(operator.index(k))
+        side = v.size + abs(k)
         return fresh((side, side), v.dtype)
     if v.ndim != 2:
         return None

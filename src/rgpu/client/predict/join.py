@@ -117,7 +117,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
         if len(repeats) == 1:
             total = shape[index] * operator.index(repeats[0])
         elif len(repeats) == shape[index] and min(repeats) >= 0:
-            total = sum(repeats)
+            total = sum(map(operator.index, repeats))
         else:
             return None
     else:
@@ -149,7 +149,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> M
 
 
 def diff(a: Any, n: Any = 1, axis: Any = -1, prepend: Any = None, append: Any = None) -> Meta | None:
-    if type(a) is not Meta or n < 1:
+    if type(a) is not Meta or operator.index(n) < 1:
         return None
     index = one(axis, a.ndim)
     extent, dtypes = a.shape[index], [a.dtype]

@@ -24,6 +24,8 @@ from rgpu.wire.functions import BY_NAME, TABLE
 _PREFIX = "cupyx.scipy."
 #: options that only choose how a GPU computes
 _DEVICE_ONLY = {"plan", "texture_memory", "float64_coords"}
+#: modules whose floats are weights, distances and fill values: elsewhere they may be counts (``nperseg=len(x) / 8``)
+_OF_WEIGHTS = {f"{_PREFIX}ndimage", f"{_PREFIX}special"}
 _dtypes: dict[Any, tuple] = {}
 #: what workers warn of, by name; modules enter their own
 warning_classes: dict[str, type[Warning]] = {"RuntimeWarning": RuntimeWarning}
@@ -54,6 +56,7 @@ class SpecialFunction:
             self._declared,
             *[(Meta, x.dtype) if type(x) is Meta else scalar_key(x) for x in operands],
             *[(name, str(value)) for name, value in options.items()],
+            (stream := pool.current_stream()).device.maker,
         )
         dtypes = _dtypes.get(key)
         if dtypes is not None:
@@ -61,7 +64,7 @@ class SpecialFunction:
             return dispatch.call_predicted(
                 self._declared, tree if len(tree) > 1 else tree[0], *args, **options
             )
-        encoded = dispatch._Arguments(pool.current_stream(), args, options, True)
+        encoded = dispatch._Arguments(stream, args, options, True)
         result = dispatch.ask(BY_NAME[self._declared], encoded)
         results = result if isinstance(result, tuple) else (result,)
         if all(isinstance(x, Remote) and x._metadata.shape == shape for x in results):
@@ -85,7 +88,7 @@ def _function(name: str) -> Any:
     parameters = list(signature.parameters) if signature else []
     outputs = {key: parameters.index(key) for key in ("output", "out", "distances") if key in parameters}
     measures = parameters[:3] == ["input", "labels", "index"]
-    kind = BY_NAME[name].kind
+    kind, exact = BY_NAME[name].kind, module not in _OF_WEIGHTS
 
     def call(*args: Any, **kwargs: Any) -> Any:
         for key in _DEVICE_ONLY.intersection(kwargs):
@@ -110,7 +113,7 @@ def _function(name: str) -> Any:
             return result if out is None or "distances" in outputs else out
         if out is not None:
             return _run_into(name, args, kwargs, out)
-        return dispatch.call_learned(name, *args, **kwargs)
+        return dispatch.learn(name, args, kwargs, exact)
 
     call.__name__ = call.__qualname__ = short
     call.__module__ = module
