@@ -299,6 +299,7 @@ _HOST_FUNCTIONS = {
 }  # fmt: skip
 
 
+_OF_OPERANDS = {"clip", "where"}  # whose numbers are no counts, which matters where no rule is asked (NumPy 1)
 _EXACT = frozenset((int, bool, str, type(None)))
 _calls: dict[Any, tuple[int, Meta]] = {}  # signature of ``_quick`` -> number of the function, result's layout
 
@@ -382,7 +383,8 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
             kwargs[word] = tuple(kwargs[word].ravel().tolist())
     if kind in ("reduce", "scan") and not name.startswith("arg"):  # of positions nothing is lost
         warn_of_lost_parts(args[:1], kwargs.get("dtype"))
-    encoded = _Arguments(stream, args, kwargs, accept, True)
+    counted = kind == "pure" and name not in _OF_OPERANDS
+    encoded = _Arguments(stream, args, kwargs, accept, counted)
     if kind in ("mutate", "internal"):
         return run(function, encoded, out)
     if out is not None:
@@ -397,7 +399,7 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
             return submit(function, encoded, found)
         tree = predict.predict(name, kind, metas(args), {k: metas(x) for k, x in kwargs.items()})
         if tree is None or tree is predict.WAIT:
-            told = tree is predict.WAIT or encoded.single or encoded.few  # by what the arrays hold
+            told = tree is predict.WAIT or (counted and (encoded.single or encoded.few))  # by what the arrays hold
             return ask(function, encoded, None if told else key)
         predict.remember(predict.known, key, tree)
     if signature is not None and type(tree) is Meta and tree.nbytes <= _SMALL:
