@@ -172,18 +172,18 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             if not isinstance(out, np.ndarray):
                 raise TypeError(f"Only numpy.ndarray can be obtained from cupy.ndarray (actual: {type(out)})")
             if meta.dtype != out.dtype:
-                raise TypeError(f"{meta.dtype} array cannot be obtained to {out.dtype} array")
+                raise TypeError(f"{out.dtype} array cannot be obtained from {meta.dtype} array")
             if meta.shape != out.shape:
                 raise ValueError(f"Shape mismatch. Expected shape: {meta.shape}, actual shape: {out.shape}")
             flags = out.flags
             order = "C" if flags.c_contiguous else "F"
             if order == "F" and not flags.f_contiguous:
-                raise RuntimeError("`out` must be either C-contiguous or F-contiguous")
+                raise RuntimeError("`out` cannot be specified when copying to non-contiguous ndarray")
         else:
             order = (order or "C").upper()
-            if order not in ("C", "F", "A", "K"):
+            if order not in ("C", "F", "A"):
                 raise ValueError(f"unsupported order: {order}")
-            order = "F" if order == "F" or (order in "AK" and meta.f and not meta.c) else "C"
+            order = "F" if order == "F" or (order == "A" and meta.f and not meta.c) else "C"
             out = np.empty(meta.shape, meta.dtype, order)
         if meta.size:
             self._stream.read(self._handle, out, order, meta.wire)
@@ -197,7 +197,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
         if meta.dtype != arr.dtype:
             raise TypeError(f"{arr.dtype} array cannot be set to {meta.dtype} array")
         if meta.shape != arr.shape:
-            raise ValueError(f"Shape mismatch. Expected shape: {meta.shape}, actual shape: {arr.shape}")
+            raise ValueError(f"Shape mismatch. Old shape: {meta.shape}, new shape: {arr.shape}")
         if not (meta.c or meta.f):
             raise RuntimeError("Cannot set to non-contiguous array")
         if meta.size:

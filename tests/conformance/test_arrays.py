@@ -428,3 +428,25 @@ def test_errors_of_axes_say_what_numpys_say(cp):
     with pytest.raises(np.exceptions.AxisError) as caught:
         cp.ones((2, 3)).sum(axis=5)
     assert str(caught.value) == "axis 5 is out of bounds for array of dimension 2"
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "median", "argmax", "ptp", "trapezoid", "add.reduce", "linalg.norm"])
+def test_an_axis_on_the_device_is_looked_at(cp, name):
+    """CuPy refuses some of these; none may be taken for another axis."""
+    module, _, method = name.rpartition(".")
+    owner = getattr(cp, module) if module else cp
+    x = cp.ones((3, 4))
+    for axis in (0, 1, 0):
+        assert getattr(owner, method)(x, axis=cp.array(axis)).get().shape == ((4,), (3,))[axis]
+
+
+def test_the_words_of_get_and_set(cp):
+    x = cp.zeros((2, 3), "f")
+    for wrong, text in (
+        (lambda: x.get(out=np.zeros((2, 3))), "float64 array cannot be obtained from float32 array"),
+        (lambda: x.get(out=np.zeros((2, 6), "f")[:, ::2]), "`out` cannot be specified when copying to non-contiguous"),
+        (lambda: x.get(order="K"), "unsupported order: K"),
+        (lambda: x.set(np.zeros((3, 2), "f")), r"Shape mismatch. Old shape: \(2, 3\), new shape: \(3, 2\)"),
+    ):
+        with pytest.raises((TypeError, RuntimeError, ValueError), match=text):
+            wrong()

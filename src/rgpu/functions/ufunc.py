@@ -138,16 +138,17 @@ class ufunc:  # noqa: N801 - CuPy's name
             kwargs["out"] = out = out[0]
         return dispatch.call(f"ufunc.{method}", name, *args, **kwargs)
 
+    def _along(self, method: str, *arrays: Any, **options: Any) -> Any:
+        return dispatch.learn(method, (self.__name__, *arrays), options, True)
+
     def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        return dispatch.call_learned(
-            "ufunc.reduce", self.__name__, array, axis=axis, dtype=dtype, out=out, keepdims=keepdims
-        )
+        return self._along("ufunc.reduce", array, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
     def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
-        return dispatch.call_learned("ufunc.accumulate", self.__name__, array, axis=axis, dtype=dtype, out=out)
+        return self._along("ufunc.accumulate", array, axis=axis, dtype=dtype, out=out)
 
     def reduceat(self, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
-        return dispatch.call_learned("ufunc.reduceat", self.__name__, array, indices, axis=axis, dtype=dtype, out=out)
+        return self._along("ufunc.reduceat", array, indices, axis=axis, dtype=dtype, out=out)
 
     def outer(self, A: Any, B: Any, **kwargs: Any) -> Any:
         A, B = (x if isinstance(x, Remote) else creation.array(x) for x in (A, B))

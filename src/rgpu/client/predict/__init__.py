@@ -39,6 +39,10 @@ def remember(where: dict, key: Any, tree: Any) -> None:
         where[key] = tree
 
 
+def _number(x: Any) -> bool:
+    return type(x) is Meta and not x.ndim and x.dtype.kind in "biu"
+
+
 def predict(name: str, kind: str, args: tuple, kwargs: dict) -> Any:
     """Tree of Meta for a call whose arrays are given as Meta; None or ``WAIT`` when only the worker knows."""
     if OLD_NUMPY:
@@ -47,6 +51,8 @@ def predict(name: str, kind: str, args: tuple, kwargs: dict) -> Any:
     try:
         if rule is not None:
             return rule(*args, **kwargs)
+        if any(map(_number, args[1:])) or any(map(_number, kwargs.values())):
+            return WAIT  # an axis, an offset or a flag that stands on the device
         if kind in ("reduce", "like"):
             return dry.relabelled(name, args, kwargs)
         if kind in ("unary", "binary", "ufunc", "pure", "scan"):
