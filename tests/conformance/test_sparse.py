@@ -163,3 +163,19 @@ def test_descriptors_of_matrices_are_numbers_and_a_copy_is_a_new_one():
     cp.cuda.cusparse.destroyMatDescr(gone)
     with pytest.raises(cp.cuda.cusparse.CuSparseError):
         cp.cuda.cusparse.setMatType(gone, 0)
+
+
+def test_indices_that_lead_outside_are_an_error_and_no_access():
+    """SciPy's loops, and LAPACK's exchanges of rows, do not look: the worker would read or write beyond its arrays."""
+    sparse, linalg = cupyx.scipy.sparse, cupyx.scipy.linalg
+    far, ones = 1 << 26, cp.ones(4)
+    rows, columns = cp.array([0, 2, 3, 4], "i"), cp.array([0, 1, 2, 0], "i")
+    for indices, starts in ((columns * far, rows), (columns - far, rows), (columns, rows * cp.array([0, far, 1, 1], "i"))):
+        with pytest.raises(ValueError, match="ind"):
+            (sparse.csr_matrix((ones, indices, starts), shape=(3, 3)) @ cp.ones(3)).get()
+        with pytest.raises(ValueError, match="ind"):
+            sparse.csc_matrix((ones, indices, starts), shape=(3, 3)).toarray().get()
+    for pivots in ([0, far, 2], [0, -far, 2]):
+        with pytest.raises(ValueError, match="pivots"):
+            linalg.lu_solve((cp.eye(3), cp.array(pivots, "i")), cp.ones(3)).get()
+    assert (sparse.csr_matrix((ones, columns, rows), shape=(3, 3)) @ cp.ones(3)).get().tolist() == [2, 1, 1]

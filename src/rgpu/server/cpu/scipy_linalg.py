@@ -54,3 +54,16 @@ def _khatri_rao(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if x.ndim != 2:
             raise np.linalg.LinAlgError(f"{x.ndim}-dimensional array given. Array must be two-dimensional")
     return linalg.khatri_rao(a, b)
+
+
+@override(_PREFIX + "lu_solve")
+def _lu_solve(
+    lu_and_piv: Any, b: np.ndarray, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+) -> np.ndarray:
+    """ValueError for pivots that are no rows: LAPACK would exchange with what lies beyond the matrix."""
+    from scipy import linalg
+
+    lu, pivots = lu_and_piv
+    if pivots.size and not 0 <= pivots.min() <= pivots.max() < lu.shape[-1]:
+        raise ValueError("pivots must be numbers of rows")
+    return linalg.lu_solve((lu, pivots), b, trans, overwrite_b, check_finite)
