@@ -289,6 +289,12 @@ def test_leading_zeros_shorten_polynomials():
         np.testing.assert_allclose(denominator.get(), expected[1])
 
 
+def test_a_signal_with_itself_and_with_another():
+    x, y = cp.array(SIGNAL), cp.array(SIGNAL[::-1].copy())
+    for other, kind in ((x, "f"), (y, "c"), (x, "f")):
+        assert filters.csd(x, other, nperseg=16)[1].get().dtype.kind == kind
+
+
 def test_what_one_server_answered_is_not_believed_of_another(monkeypatch):
     from rgpu.client import pool, predict
 

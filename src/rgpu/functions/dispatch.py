@@ -214,6 +214,7 @@ class _Arguments:
         self.stream, self.accept_host, self.exact = stream, accept_host, exact
         self.whole, self.single, self.few = True, False, False
         self.key: list = []
+        self.given: list[int] = []  # handles of arrays
         self.kept: list = []
         self.wire = [self.walk(x) for x in args]
         self.wire_kw = {}
@@ -243,7 +244,9 @@ class _Arguments:
             meta = x._metadata
             self.single = self.single or not meta.ndim
             self.few = self.few or (meta.ndim == 1 and meta.dtype.kind in "iu" and meta.size <= _DIMENSIONS)
-            self.key.append(meta)
+            # Which arguments are one array may decide, too: the spectrum of a signal with itself is real.
+            self.key.append((meta, self.given.index(x._handle)) if x._handle in self.given else meta)
+            self.given.append(x._handle)
             return [values.HANDLE, x._handle]
         found = getattr(x, "_remote_handle", None)
         if found is not None:
