@@ -359,7 +359,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             )
         return views.copy(self, order, cls=ndarray)
 
-    @quick(anywhere=True)
+    @quick()
     def astype(
         self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True
     ) -> Any:
@@ -382,6 +382,8 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             )
         ):
             return self
+        if self._stream is not pool.current_stream():
+            return dispatch.to_device(self).astype(dtype, order, copy=False)
         loses = meta.dtype.kind == "c" and dtype.kind not in "bc"
         if loses:
             warnings.warn(

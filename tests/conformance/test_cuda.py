@@ -562,3 +562,14 @@ def test_errors_are_picklable(cp):
         "cudaErrorIllegalAddress: an illegal memory access was encountered"
     )
     assert str(cp.cuda.driver.CUDADriverError(1)) == "CUDA_ERROR_INVALID_VALUE: invalid argument"
+
+
+def test_conversions_are_made_on_the_current_device(two):
+    with two.cuda.Device(1):
+        x = two.arange(3.0)
+    for dtype in ("f", "d", "f"):
+        with two.cuda.Device(0):
+            assert x.astype(dtype).device.id == 0 and x.astype("d", copy=False) is x
+        with two.cuda.Device(1):
+            assert x.astype(dtype).device.id == 1
+    assert x.astype("i4").get().tolist() == [0, 1, 2]
