@@ -532,3 +532,21 @@ def test_affine_transforms_refuse_on_their_line():
         ndimage.affine_transform(image.astype("c16"), matrix, output=cp.empty((8, 8)))
     got = ndimage.affine_transform(image, matrix, order=1, texture_memory=True)
     assert got.dtype == np.float32 and (got.get() == 1).all()
+
+
+def test_interpolations_never_read_beyond_an_image(cp):
+    """SciPy's does with parameters that are no numbers: a worker and all its arrays would be gone."""
+    import rgpu.cupyx.scipy.ndimage as ndimage
+
+    image = cp.ones((60, 60))
+    for far in (float("nan"), float("-inf"), 1e300):
+        for mode in ("wrap", "reflect", "mirror", "grid-wrap"):
+            for wrong in (
+                lambda: ndimage.shift(image, far, mode=mode),  # noqa: B023 - called at once
+                lambda: ndimage.affine_transform(image, cp.array([[far, 0], [0, 1]]), mode=mode),  # noqa: B023
+                lambda: ndimage.affine_transform(image, cp.eye(2), far, mode=mode),  # noqa: B023
+                lambda: ndimage.rotate(image, far, mode=mode),  # noqa: B023
+            ):
+                with pytest.raises(ValueError, match="finite"):
+                    wrong().get()
+    np.testing.assert_allclose(ndimage.shift(image, 2.5, mode="wrap").get(), 1)

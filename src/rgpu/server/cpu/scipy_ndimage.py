@@ -113,3 +113,27 @@ def _choosing(name: str) -> Callable[..., Any]:
 for _name in ("minimum_filter", "maximum_filter", "minimum_filter1d", "maximum_filter1d", "rank_filter",
               "percentile_filter", "median_filter"):  # fmt: skip
     override(f"cupyx.scipy.ndimage.{_name}")(_choosing(_name))
+
+
+# ---- interpolations ---------------------------------------------------------------------------------
+
+_FAR = 1 << 24  # pixels: further on SciPy's remainders have errors, with which (and with NaN) it reads beyond the image
+
+
+def _near(name: str, *moving: str) -> Callable[..., Any]:
+    """SciPy's interpolation; ValueError where its parameters ``moving`` lead where there is no number of a pixel."""
+    theirs = scientific.OVERRIDES[f"cupyx.scipy.ndimage.{name}"]
+    signature = surface.signature("cupyx.scipy.ndimage", name)
+
+    def run(input: np.ndarray, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(input, *args, **kwargs).arguments if signature else {}
+        for key in moving:
+            if key in given and not (np.abs(np.asarray(given[key], float)) <= _FAR).all():
+                raise ValueError(f"{key} of {name} must be finite, and not larger than {_FAR}")
+        return theirs(input, *args, **kwargs)
+
+    return run
+
+
+for _name, _moving in {"shift": ("shift",), "affine_transform": ("matrix", "offset"), "rotate": ("angle",)}.items():
+    override(f"cupyx.scipy.ndimage.{_name}")(_near(_name, *_moving))
