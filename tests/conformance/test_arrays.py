@@ -450,3 +450,11 @@ def test_the_words_of_get_and_set(cp):
     ):
         with pytest.raises((TypeError, RuntimeError, ValueError), match=text):
             wrong()
+
+
+def test_quantiles_by_integers_are_the_arrays_dtype(cp):
+    """As in CuPy, which makes the dtype of the array's and of the number's; percentages are divided first."""
+    x = cp.arange(5, dtype="i4")
+    for q, dtype in ((0, "i4"), (1.0, "f8"), (1, "i4"), ((0, 1), "i8"), (0.5, "f8")):
+        assert cp.quantile(x, q).get().dtype == cp.quantile(x, q).dtype == dtype
+        assert cp.percentile(x, q).get().dtype == "f8"

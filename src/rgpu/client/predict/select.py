@@ -155,11 +155,9 @@ def _quantile(
     if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
         return None
     axes = normalize(axis, a.ndim)
-    dtype = (
-        a.dtype
-        if method in ("lower", "higher", "nearest")
-        else np.result_type(a.dtype, np.asarray(q) / 1.0 if q_shape else q / 1.0)
-    )
+    asked = np.asarray(q) if q_shape else q
+    asked = asked if scale == 1.0 else asked / scale  # the quantiles 0 and 1 of integers are integers
+    dtype = a.dtype if method in ("lower", "higher", "nearest") else np.result_type(a.dtype, asked)
     if keepdims:
         rest = tuple(1 if i in axes else n for i, n in enumerate(a.shape))
     else:
