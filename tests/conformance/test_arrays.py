@@ -458,3 +458,11 @@ def test_quantiles_by_integers_are_the_arrays_dtype(cp):
     for q, dtype in ((0, "i4"), (1.0, "f8"), (1, "i4"), ((0, 1), "i8"), (0.5, "f8")):
         assert cp.quantile(x, q).get().dtype == cp.quantile(x, q).dtype == dtype
         assert cp.percentile(x, q).get().dtype == "f8"
+
+
+def test_what_floats_and_their_kinds_decide(cp):
+    x = cp.arange(6, dtype="f").reshape(2, 3)
+    for keepdims, shape in ((0.0, (3,)), (1.0, (1, 3)), (0.0, (3,))):
+        assert cp.percentile(x, 50, axis=0, keepdims=keepdims).get().shape == shape
+    for upper, dtype in ((2.5, "f"), (np.float64(2.5), "d"), (2.5, "f")):
+        assert cp.histogram(x, 3, (0, upper))[1].get().dtype == dtype

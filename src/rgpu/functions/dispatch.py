@@ -325,7 +325,7 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
         elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
             key += (kind, x)
             wire.append(x)
-        elif kind is float:  # whose value never decides a layout
+        elif kind is float:  # remembered only where its value decides no layout
             key.append(float)
             wire.append(x)
         elif kind is tuple and _whole(x):
@@ -386,7 +386,7 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
             kwargs[word] = tuple(kwargs[word].ravel().tolist())
     if kind in ("reduce", "scan") and not name.startswith("arg"):  # of positions nothing is lost
         warn_of_lost_parts(args[:1], kwargs.get("dtype"))
-    counted = kind == "pure" and name not in _OF_OPERANDS
+    counted = name not in _OF_OPERANDS
     encoded = _Arguments(stream, args, kwargs, accept, counted)
     if kind in ("mutate", "internal"):
         return run(function, encoded, out)
@@ -402,10 +402,10 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
             return submit(function, encoded, found)
         tree = predict.predict(name, kind, metas(args), {k: metas(x) for k, x in kwargs.items()})
         if tree is None or tree is predict.WAIT:
-            told = tree is predict.WAIT or (counted and (encoded.single or encoded.few))  # by what the arrays hold
-            return ask(function, encoded, None if told else key)
+            held = counted and kind == "pure" and (encoded.single or encoded.few)  # arrays may hold what decides
+            return ask(function, encoded, None if held or tree is predict.WAIT else key)
         predict.remember(predict.known, key, tree)
-    if signature is not None and type(tree) is Meta and tree.nbytes <= _SMALL:
+    if signature is not None and type(tree) is Meta and tree.nbytes <= _SMALL and not (counted and float in signature):
         if len(_calls) >= _KEPT:
             _calls.clear()
         _calls[signature] = function.id, tree

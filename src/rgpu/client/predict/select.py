@@ -25,7 +25,7 @@ _BOOL = np.dtype(bool)
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if x is None and y is None:
         return WAIT
-    if x is None or y is None or type(condition) is not Meta:
+    if type(condition) is not Meta or any(x is None or isinstance(x, tuple | list) for x in (x, y)):
         return None
     operands = (condition, x, y)
     dummies = [np.empty((0,), o.dtype) if type(o) is Meta else o for o in operands]
@@ -176,7 +176,8 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, density: bool = False, 
         return WAIT
     if range is not None and not (-math.inf < range[0] <= range[1] < math.inf):
         return None
-    count, edges = bins, np.result_type(x.dtype, np.float64 if x.dtype.kind in "biu" else x.dtype)
+    count, edges = bins, np.result_type(x.dtype, *(range or ()))
+    edges = np.result_type(edges, np.float64) if edges.kind in "biu" else edges
     if count < 1:
         return None
     counts = (
