@@ -147,7 +147,7 @@ def _reserve_product(a: Any, b: Any) -> None:
 
 
 def _matmul(package: Any, a: Any, b: Any) -> Any:
-    if not package.issparse(b) or b.ndim != 2 or not package.__name__.startswith("scipy"):
+    if not package.issparse(b) or a.ndim != 2 or b.ndim != 2 or not package.__name__.startswith("scipy"):
         return a @ b
     if a.shape[1] == b.shape[0]:
         _reserve_product(a, b)
