@@ -1,13 +1,16 @@
-"""The cupy backend against an installed CuPy, as far as that goes without a device."""
+"""The cupy backend against an installed CuPy as far as that goes without a device, and against a stand-in."""
 
 import inspect
 
+import numpy as np
 import pytest
 
 from rgpu import surface
 from rgpu.server import cupy_graphs
 from rgpu.server.cpu import device as cpu_device
 from rgpu.wire.functions import TABLE
+from tests.support.cuda_stand_in import installed
+from tests.support.repeating import Session
 
 #: what CuPy has no way to do: read the state of its random generators, make a graph without capturing it
 CPU_ONLY = {"graph.make", "random.restore", "random.state"}
@@ -77,6 +80,17 @@ def test_errors_travel_with_arguments_that_make_them_again(backend):
     assert type(unopened.explain(compiler)).__name__ == "CompileException"
     plain = ValueError("x")
     assert unopened.explain(plain) is plain
+
+
+def test_out_of_memory_tells_what_cupy_was_asked_for():
+    with installed() as module:
+        session = Session(module, card=1 << 20)
+        cuda = module.cupy.cuda
+        with pytest.raises(cuda.memory.OutOfMemoryError) as caught:
+            session.backend.empty((1 << 20,), np.dtype(float), None)
+        poison = session.executor.describe_error(caught.value, (0, 0))
+    assert (poison.kind, list(poison.arguments)) == ("OutOfMemoryError", [8 << 20, 0, 0])
+    assert "in empty" in poison.text
 
 
 def test_the_reach_of_a_layout():

@@ -275,12 +275,13 @@ class Executor(UploadsMixin, TwinMixin):
 
     def describe_error(self, error: BaseException, where: tuple[int, int]) -> Poison:
         """An exception in plain values, for the client to rebuild it."""
-        if isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError):
+        known = self.backend.explain(error)
+        if isinstance(known, MemoryError) and not isinstance(known, OutOfMemoryError):
             size = getattr(error, "_total_size", 0)  # NumPy knows what it asked for
-            refused = OutOfMemoryError(int(size), self.table.used, self.table.limit)
-            error = refused.with_traceback(error.__traceback__)
+            known = OutOfMemoryError(int(size), self.table.used, self.table.limit)
+            error = known.with_traceback(error.__traceback__)
         text = "".join(traceback.format_exception(error))[-limits.LONG_TEXT // 4 :]
-        return Poison(where, *plain_error(self.backend.explain(error)), encodable(text))
+        return Poison(where, *plain_error(known), encodable(text))
 
     def targets(self, fields: Any) -> list[int]:
         """Handles of the arrays that a command changes in place."""
