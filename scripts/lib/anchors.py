@@ -20,11 +20,11 @@ def line_of(process: subprocess.Popen, patience: float) -> str:
 
 RAW_PEER = """
 import socket
+memory = memoryview(bytearray(1 << 30))
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 peer, _ = listener.accept()
 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-memory = memoryview(bytearray(1 << 30))
 while head := peer.recv(16, socket.MSG_WAITALL):
     size = int(head[1:])
     if head[:1] == b"u":

@@ -53,8 +53,8 @@ def wall(function: Callable[[], Any], times: int = 1) -> float:
     return (time.perf_counter() - began) / times
 
 
-def table(rows: list[Row]) -> str:
-    """Markdown, aligned."""
+def table(rows: list[Row], backend: str) -> str:
+    """Markdown, aligned; targets are those of the backend."""
     head = ["", "what", "ours", "spread", "against", "", "ratio", "target"]
     cells = [head, ["---"] * len(head)]
     for r in rows:
@@ -62,18 +62,45 @@ def table(rows: list[Row]) -> str:
         ratio = "" if r.ratio is None else f"{r.ratio:.2f}"
         spread = f"{r.low:.3g} .. {r.high:.3g}"
         ours = f"{r.ours:.3g} {r.unit}".strip()
-        cells.append([r.section, r.name, ours, spread, r.anchor, anchor, ratio, targets.verdict(r)])
+        cells.append([r.section, r.name, ours, spread, r.anchor, anchor, ratio, targets.verdict(r, backend)])
     widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
     return "\n".join("| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths)) + " |" for line in cells)
 
 
-def document(about: dict, rows: list[Row]) -> str:
-    described = ", ".join(f"{key} {value}" for key, value in about.items())
+@dataclass(frozen=True)
+class Document:
+    name: str
+    title: str
+    command: str
+    words: str  # on how to read the table
+
+
+DOCUMENTS = {
+    "cpu": Document(
+        "performance.md", "Performance", "scripts/bench --write",
+        "Client, worker and\ntheir link's threads share the machine's cores with whatever else its load says. "
+        "Targets in us and M/s were\nset on a machine whose NumPy needs 0.21 us for a small addition; "
+        '"x" is the ratio.',
+    ),
+    "cupy": Document(
+        "performance-gpu.md", "Performance on a GPU", "scripts/bench --backend cupy --write",
+        "CuPy works in the client's process, rgpu's worker in\nanother, on the same GPU in turn. "
+        '"x" is the ratio. Left out are the worker\'s loop in process and other systems,\nwhich tell of cpu devices: '
+        "those are in [Performance](performance.md).",
+    ),
+}  # fmt: skip
+_SAMPLES = (
+    "A sample of `bulk` below 16 MiB is calls back to back that move 16 MiB together, at most 100, for ours and for\n"
+    "what it is compared with: a single call would measure how long a peer that sleeps takes to wake. What that takes\n"
+    'is in the rows "after a pause": single calls, each after 10 ms in which nobody did anything.'
+)
+
+
+def document(about: dict, rows: list[Row], backend: str) -> str:
+    described, made = ", ".join(f"{key} {value}" for key, value in about.items()), DOCUMENTS[backend]
     return (
-        "# Performance\n\nMade by `scripts/bench --write`; not edited by hand.\n\n"
+        f"# {made.title}\n\nMade by `{made.command}`; not edited by hand.\n\n"
         f"Machine: {described}.\n\nMedians; each row and what it is compared with were measured in turn, in one run. "
-        "A ratio below 1 is better for times (us, ms) and memory, above 1 for rates (M/s, GB/s). Client, worker and\n"
-        "their link's threads share the machine's cores with whatever else its load says. Targets in us and M/s were\n"
-        'set on a machine whose NumPy needs 0.21 us for a small addition; "x" is the ratio.\n\n'
-        f"{table(rows)}\n"
+        f"A ratio below 1 is better for times (us, ms) and memory, above 1 for rates (M/s, GB/s). {made.words}\n\n"
+        f"{_SAMPLES}\n\n{table(rows, backend)}\n"
     )

@@ -1,4 +1,4 @@
-"""What a user might take instead, for scripts/bench: the same small work through RPyC, a Ray actor, a Dask actor.
+"""Section ``peers`` of scripts/bench, what a user might take instead: the same small work through RPyC, Ray, Dask.
 
 Each peer is a program of its own, because some of them do not stop cleanly inside another. It prints figures as
 JSON; a peer that is not installed, or does not start, is a note and no row.
@@ -10,6 +10,13 @@ import json
 import os
 import subprocess
 import sys
+
+import numpy as np
+from measuring import Row, row, wall
+from native import Native
+
+import rgpu as cp
+from rgpu.client import pool
 
 _MEASURE = """
 import json, sys, time
@@ -115,3 +122,36 @@ def measure(name: str) -> dict[str, float] | str:
         return json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
         return f"{name}: did not run ({type(error).__name__})"
+
+
+def alternatives(quick: bool, native: Native) -> list[Row]:
+    """Peers on small operations, a read, and 16 MiB; ours in the same run. Those that are not there are named."""
+    if native.leaves_out("peers, which compute on the host"):
+        return []
+    a, host, stream, count = cp.ones(64), np.ones(2 << 20), pool.current_stream(), 20_000
+    small, device = cp.ones(4), cp.asarray(host)
+
+    def many() -> None:
+        for _ in range(count):
+            a + a
+        stream.sync()
+
+    def up() -> None:
+        device.set(host)
+        stream.sync()
+
+    ours = {
+        "rate": ("a + b", "M/s", count / wall(many) / 1e6),
+        "read": ("read 4 numbers", "us", wall(small.get, 200) * 1e6),
+        "up": ("16 MiB up", "GB/s", host.nbytes / wall(up, 5) / 1e9),
+        "down": ("16 MiB down", "GB/s", host.nbytes / wall(device.get, 5) / 1e9),
+    }
+    rows = []
+    for peer in PEERS:
+        theirs = measure(peer)
+        if isinstance(theirs, str):
+            print(f"skipped: {theirs}", file=sys.stderr)
+            continue
+        for key, (name, unit, value) in ours.items():
+            rows.append(row("peers", name, [value], unit, peer, [theirs[key]]))
+    return rows

@@ -1,7 +1,7 @@
 """A stand-in for CuPy where there is no card: NumPy's functions as kernels on the streams of ``cupy.cuda``.
 
-As much as the cupy backend and its graphs need. Every function reads and writes device memory only when it runs, so a
-graph that is launched on memory which somebody else has by then does what it would do on a card.
+As much as the cupy backend, its graphs and scripts/bench need. Every function reads and writes device memory only
+when it runs, so a graph that is launched on memory which somebody else has by then does what it would do on a card.
 """
 
 import functools
@@ -12,6 +12,7 @@ import numpy as np
 from cupy import cuda
 from cupy.cuda import issue, machine
 
+__version__ = "a stand-in"
 uint8 = np.uint8
 
 
@@ -21,7 +22,7 @@ class _Flags:
         self.owndata = owndata
 
 
-class ndarray:
+class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
         shape, dtype = tuple(shape), np.dtype(dtype)
         like = np.empty(shape, dtype, order) if strides is None else None
@@ -41,12 +42,24 @@ class ndarray:
     ndim = property(lambda self: self.view.ndim)
     flags = property(lambda self: _Flags(self.view, self.base is None))
     real = property(lambda self: _over(self, self.view.real))
+    T = property(lambda self: _over(self, self.view.T))
+
+    def __array_ufunc__(self, function, method, *args, out=None, **kwargs):
+        assert method == "__call__"
+        return ufunc(function)(*args, out=out and out[0], **kwargs)
 
     def get(self, out=None):
         cuda._no_capture("D2H")
         result = np.empty(self.shape, self.dtype) if out is None else out
         result[...] = self.view
         return result
+
+    def set(self, host):
+        cuda._no_capture("H2D")
+        self.view[...] = host
+
+    def item(self):
+        return self.get().item()
 
     def copy(self, order="C"):
         return self.astype(self.dtype, order)
@@ -59,20 +72,24 @@ class ndarray:
     def fill(self, value):
         issue(lambda a=self.view: a.fill(value))
 
-    def any(self):
-        return any(self)
+    def reshape(self, *shape):
+        view = self.view.reshape(*shape)
+        return _over(self, view) if np.may_share_memory(view, self.view) else self.copy().reshape(*shape)
 
     def __bool__(self):
         return bool(self.get())
+
+    def __float__(self):
+        return float(self.get())
+
+    def __len__(self):
+        return len(self.view)
 
     def __getitem__(self, index):
         return _over(self, self.view[index])
 
     def __setitem__(self, index, value):
         copyto(self[index], value)
-
-    def __ne__(self, other):
-        return ufunc(np.not_equal)(self, other)
 
     __hash__ = None
 
@@ -134,6 +151,7 @@ def _reduction(name):
 
 sum, mean, max, min, any, all, prod = map(_reduction, "sum mean max min any all prod".split())
 amax, amin = max, min
+ndarray.sum, ndarray.mean, ndarray.max, ndarray.any = sum, mean, max, any
 
 
 def matmul(a, b):
@@ -181,6 +199,10 @@ def array(x, order="C", copy=True):
 asarray = array
 
 
+def broadcast_to(a, shape):
+    return _over(a, np.broadcast_to(a.view, shape))
+
+
 def copyto(target, source, casting="same_kind"):
     a, b = target.view, _view(source)
     issue(lambda: np.copyto(a, b, casting="unsafe"))
@@ -197,9 +219,14 @@ class ElementwiseKernel:
         self.given, self.made = (
             [p.split()[-1] for p in text.split(",") if p.strip()] for text in (in_params, out_params)
         )
+        self.kinds = [p.split()[0] for p in out_params.split(",") if p.strip()]
         self.code = compile(re.sub(r"^\s+", "", operation), name, "exec")
 
     def __call__(self, *arrays, size=None):
+        if len(arrays) == len(self.given):
+            made = [empty(arrays[0].shape, kind) for kind in self.kinds]
+            self(*arrays, *made)
+            return made[0]
         views = dict(zip([*self.given, *self.made], map(_view, arrays)))
 
         def work():
@@ -209,6 +236,7 @@ class ElementwiseKernel:
                 np.copyto(views[name], names[name], casting="unsafe")
 
         issue(work)
+        return None
 
 
 def __getattr__(name):

@@ -4,21 +4,23 @@ What is issued while a stream is captured is kept and not run; a graph runs it a
 is freed is given out again at once, as on a card, where the order of a stream makes that right.
 """
 
+import os
 import types
 
 import numpy as np
 
 BASE = 0x7F0000000000
 UNIT = 512
+CARD = int(os.environ.get("CUPY_STAND_IN_MEMORY", 16 << 20))
 machine = types.SimpleNamespace(
-    memory=np.zeros(16 << 20, np.uint8), top=0, free={}, card=16 << 20, mallocs=0,
+    memory=np.zeros(CARD, np.uint8), top=0, free={}, card=CARD, mallocs=0,
     refused=set(),  # functions that raise while a stream is captured
     spoil=None,  # what is done to the operations of a graph when its capture ends
     launches=0,
 )  # fmt: skip
 
 
-def reset(card=16 << 20):
+def reset(card=CARD):
     """A card that nobody has used."""
     machine.memory[:] = 0xCD
     machine.top, machine.free, machine.card, machine.mallocs = 0, {}, card, 0  # what is freed later was of the last one
@@ -328,7 +330,8 @@ memory = types.SimpleNamespace(_malloc=_malloc, OutOfMemoryError=OutOfMemoryErro
 compiler = types.SimpleNamespace(CompileException=type("CompileException", (Exception,), {}))
 nccl = types.SimpleNamespace(available=False)
 runtime = types.SimpleNamespace(
-    CUDARuntimeError=CUDARuntimeError, streamCaptureModeThreadLocal=1, deviceGetPCIBusId=lambda device: "0000:01:00.0",
+    CUDARuntimeError=CUDARuntimeError, streamCaptureModeThreadLocal=1, getDeviceCount=lambda: 1,
+    deviceGetPCIBusId=lambda device: "0000:01:00.0",
     memGetInfo=lambda: (machine.card - machine.top, machine.card), driverGetVersion=lambda: 12080,
     runtimeGetVersion=lambda: 12080, deviceGetAttribute=lambda number, device: 0,
     getDeviceProperties=lambda device: {
