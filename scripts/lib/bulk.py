@@ -27,7 +27,7 @@ def bulk(quick: bool, native: Native) -> list[Row]:
     for kind in (*LINKS, *KEYED):
         with over(kind, native) as possible, raw_tcp() as raw:
             for kib in sizes if possible else ():
-                runs = 5 if quick or kib > SAMPLE_KIB else 15
+                runs = 5 if quick else 11 if kib <= SAMPLE_KIB else 5 if kib < 1 << 20 else 3
                 rows += _in_a_row(kind, kib, runs, Copies(kib, raw, native), native)
             for kib in PAUSED_KIB if possible else ():
                 rows += _after_a_pause(kind, kib, 5 if quick else 15, Copies(kib, raw, native))
