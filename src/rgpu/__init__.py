@@ -40,7 +40,9 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from rgpu import surface
 
-    return sorted({*(name for name in globals() if not name.startswith("_")), *surface.names("cupy")})
+    # As `cupy` it lists what CuPy lists: programs copy namespaces by dir(), and rgpu's own modules are none of theirs.
+    own = (name for name in globals() if name.startswith("_") or __name__ != "cupy")
+    return sorted({*own, *surface.names("cupy")})
 
 
 def load_ipython_extension(shell: object) -> None:

@@ -237,8 +237,8 @@ def face(module_name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
         return resolve(namespace, name)
 
     def dir_() -> list[str]:
-        own = (name for name in vars(sys.modules[module_name]) if name != "annotations")
-        return sorted({*own, *names(namespace)})
+        private = (name for name in vars(sys.modules[module_name]) if name.startswith("_"))
+        return sorted({*private, *names(namespace)})  # the rest is how it is made: programs copy by dir()
 
     return getattr_, dir_
 

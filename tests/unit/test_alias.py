@@ -184,3 +184,19 @@ def test_a_star_import_gives_cupys_names_and_no_others(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "rgpu.cli", "run", "--", sys.executable, str(program)], check=True, timeout=30
     )
+
+
+def test_dir_lists_cupys_names_and_no_others(tmp_path):
+    program = tmp_path / "copies.py"
+    program.write_text(
+        "import cupy, cupy.linalg, cupy.fft, cupyx, rgpu.errors, rgpu.wire, rgpu.client\n"
+        "def public(module): return {name for name in dir(module) if not name.startswith('_')}\n"
+        "assert {'sin', 'ndarray', 'linalg'} <= public(cupy) and 'solve' in public(cupy.linalg)\n"
+        "assert not public(cupy) - set(cupy.__all__), public(cupy) - set(cupy.__all__)\n"
+        "assert not {'annotations', 'dispatch', 'Any', 'surface'} & (public(cupy.linalg) | public(cupy.fft))\n"
+        "cupy.__name__ = 'rgpu'\n"
+        "assert {'stats', 'install', 'sin'} <= public(cupy)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "rgpu.cli", "run", "--", sys.executable, str(program)], check=True, timeout=30
+    )
