@@ -35,6 +35,18 @@ def test_a_device_has_properties_and_attributes(cp):
     assert cp.is_available() and cp.cuda.is_available()
 
 
+def test_what_is_an_integer_in_c_is_one_here(cp):
+    runtime, device = cp.cuda.runtime, cp.cuda.Device(0)
+    assert runtime.getDeviceProperties(device) == runtime.getDeviceProperties(0)
+    assert runtime.deviceGetPCIBusId(np.uint8(0)) == runtime.deviceGetPCIBusId(device)
+    runtime.setDevice(device)
+    with pytest.raises(TypeError):
+        runtime.setDevice("0")
+    a = cp.ones(4, np.uint8)
+    runtime.memset(a.data, np.int16(7), np.int64(2))
+    assert a.tolist() == [7, 7, 1, 1]
+
+
 def test_with_and_use_switch_the_current_device(two):
     cp = two
     first, second = cp.cuda.Device(0), cp.cuda.Device(1)

@@ -55,7 +55,10 @@ def getDevice() -> int:
 
 
 def _device(number: int) -> devices.Device:
-    """A device by number; CUDA's error for a wrong one."""
+    """A device by number, or by what is one as C takes it (a Device); CUDA's error for a wrong one."""
+    if not hasattr(number, "__int__"):
+        raise TypeError("an integer is required")
+    number = int(number)
     found = devices.get().devices
     if not 0 <= number < len(found):
         raise invalid(
@@ -98,7 +101,7 @@ def _info(number: int) -> dict:
 def getDeviceProperties(device: int) -> dict:
     info = _info(device)
     properties = dict(info["properties"])
-    properties["totalGlobalMem"] = devices.get().devices[device].memory_leased
+    properties["totalGlobalMem"] = _device(device).memory_leased
     return properties
 
 

@@ -7,6 +7,7 @@ built. What comes out is not yet trusted; declarations (``wire.declare``) check 
 from __future__ import annotations
 
 import threading
+from numbers import Integral
 from typing import Any
 
 import msgpack
@@ -15,10 +16,17 @@ from rgpu.errors import ProtocolError
 from rgpu.wire import limits
 
 
+def _plain(value: Any) -> int:
+    """An integer of NumPy's is as good as Python's, as it is where a parameter is C's."""
+    if isinstance(value, Integral):
+        return int(value)
+    raise TypeError(f"can not serialize {type(value).__name__!r} object")
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
         # A reused packer is 2.5 times faster than packb (FACTS); it is not thread-safe.
-        self.packer = msgpack.Packer(use_bin_type=True, autoreset=True)
+        self.packer = msgpack.Packer(default=_plain, use_bin_type=True, autoreset=True)
 
 
 _local = _Local()
