@@ -58,6 +58,9 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             array.__array_finalize__(None)
         return array
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """All is done in ``__new__``; subclasses with arguments of their own hand them on."""
+
     def __array_finalize__(self, obj: Any) -> None:
         """Hook for subclasses, as NumPy's."""
 

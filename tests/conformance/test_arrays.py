@@ -216,6 +216,20 @@ def test_a_large_array_is_printed_without_being_fetched(cp):
     assert cp.stats()["bytes_received"] - before < 10_000
 
 
+def test_a_subclass_hands_its_own_arguments_on(cp):
+    class Labelled:
+        def __init__(self, *args, label=None, **kwargs):
+            self.label = label
+            super().__init__(*args, **kwargs)
+
+    class Column(Labelled, cp.ndarray):
+        def __new__(cls, values, label=None):
+            return cp.asarray(values).view(type=cls)
+
+    column = Column(np.arange(3), label="x")
+    assert type(column) is Column and column.label == "x" and column.tolist() == [0, 1, 2]
+
+
 def test_a_subclass_stays_one(cp):
     class Named(cp.ndarray):
         def __array_finalize__(self, obj):

@@ -459,3 +459,23 @@ def test_the_magnitude_of_complex_numbers_is_numpys(cp):
     z = np.concatenate([random.random(500) * 1e200 + 1j * random.random(500), special])
     size = cp.ElementwiseKernel("complex128 z", "float64 r", "r = abs(z)")
     np.testing.assert_array_equal(size(cp.asarray(z)).get(), np.abs(z))
+
+
+def test_a_raw_kernel_takes_arrays_with_their_shapes(cp):
+    code = r"""
+    #include <cupy/carray.cuh>
+    extern "C" __global__ void rows(const CArray<float, 2> x, CArray<float2, 1> out, int n, CArray<double, 0> size) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i >= x.shape()[0] || i >= n) return;
+        float2 row = make_float2(0, x.strides()[0]);
+        for (int j = 0; j < x.shape()[1]; ++j) {
+            ptrdiff_t at[] = {i, j};
+            row.x += x[at];
+        }
+        out[i] = row;
+        if (i == 0) size[0] = x.size();
+    }"""
+    x = cp.arange(24, dtype=np.float32).reshape(4, 6)[:, ::2]
+    out, size = cp.zeros(4, np.complex64), cp.zeros(())
+    cp.RawKernel(code, "rows")((1,), (32,), (x, out, np.int32(3), size))
+    assert out.tolist() == [6 + 24j, 24 + 24j, 42 + 24j, 0] and size.item() == 12

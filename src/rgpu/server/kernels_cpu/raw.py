@@ -194,7 +194,7 @@ class Module:
             )
         packed, places = bytearray(), []
         for size, argument in zip(sizes, arguments):
-            data = _bytes_of(argument)
+            data = argument.tobytes() if size <= 8 or not isinstance(argument, Pointer) else argument.described()
             packed.extend(b"\0" * (-len(packed) % 16))
             places.append(len(packed))
             packed.extend(data.ljust(max(size, 8), b"\0"))
@@ -225,14 +225,17 @@ def _resident(grid: tuple) -> tuple:
     return MOST_TOGETHER, 1, 1
 
 
-def _bytes_of(argument: Any) -> bytes:
-    if isinstance(argument, Pointer):
-        return argument.address.to_bytes(8, "little")
-    return argument.tobytes()
-
-
 class Pointer:
-    """An array of the device as an argument."""
+    """An array of the device as an argument: a pointer, or CuPy's ``CArray`` where the parameter is one."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self.address: int = array.ctypes.data
+        self._array = array
+
+    def tobytes(self) -> bytes:
+        return self._array.ctypes.data.to_bytes(8, "little")
+
+    def described(self) -> bytes:
+        """The members of a ``CArray`` (rgpu_arrays.h): data, size, shape, strides."""
+        array = self._array
+        shape, strides = array.shape or (0,), array.strides or (0,)
+        return self.tobytes() + np.array([array.size, *shape, *strides], np.int64).tobytes()
