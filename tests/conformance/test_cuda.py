@@ -47,6 +47,11 @@ def test_what_is_an_integer_in_c_is_one_here(cp):
     assert a.tolist() == [7, 7, 1, 1]
 
 
+def test_the_compilers_version_is_cudas(cp):
+    major, minor = cp.cuda.nvrtc.getVersion()
+    assert major * 1000 + minor * 10 == cp.cuda.runtime.runtimeGetVersion()
+
+
 def test_with_and_use_switch_the_current_device(two):
     cp = two
     first, second = cp.cuda.Device(0), cp.cuda.Device(1)

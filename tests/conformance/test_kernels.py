@@ -479,3 +479,27 @@ def test_a_raw_kernel_takes_arrays_with_their_shapes(cp):
     out, size = cp.zeros(4, np.complex64), cp.zeros(())
     cp.RawKernel(code, "rows")((1,), (32,), (x, out, np.int32(3), size))
     assert out.tolist() == [6 + 24j, 24 + 24j, 42 + 24j, 0] and size.item() == 12
+
+
+def test_cudas_functions_of_numbers(cp):
+    """Of one operand or more, in both precisions; what C has under the same name as well."""
+    code = r"""
+    extern "C" __global__ void f(double* o) {
+        double x = 0.5, s, c, ps, pc, v[2] = {3, 4};
+        float xf = 2.5f, sf, cf, psf, pcf, vf[2] = {3, 4};
+        sincos(x, &s, &c), sincos(xf, &sf, &cf), sincospi(x, &ps, &pc), sincospi(0.5f, &psf, &pcf);
+        double all[] = {s, c, sf, cf, ps, pc, psf, norm(2, v), normf(2, vf), rnorm(2, v), rnormf(2, vf),
+            norm4d(1, 1, 1, 1), norm4df(1, 1, 1, 1), rnorm3d(2, 0, 0), rnorm3df(2, 0, 0), rnorm4d(1, 1, 1, 1),
+            rnorm4df(1, 1, 1, 1), rhypot(3, 4), rhypotf(3, 4), __dsqrt_rn(4), __drcp_rn(4), __frsqrt_rn(4),
+            double(__double2int_rz(-1.5)), double(__double2ll_rd(-1.5)), double(__float2ll_rn(xf)),
+            double(__float2int_ru(xf)), double(__double2uint_rn(3.5)), __int2double_rn(3), __ll2double_rn(-3),
+            __hiloint2double(0x40080000, 0), double(__rhadd(3, 4)), double(__uhadd(3, 4)), double(__sad(-1, 2, 3u)),
+            double(__usad(5, 2, 3)), double(__dp4a(0x01020304, 0x01010101, 5)), double(__dp4a(-1, 1, 0))};
+        for (int i = 0; i < 36; ++i) o[i] = all[i];
+    }"""
+    out = cp.zeros(36)
+    cp.RawKernel(code, "f")((1,), (1,), (out,))
+    sines = [np.sin(0.5), np.cos(0.5), np.sin(2.5), np.cos(2.5), 1, 0, 1]
+    norms = [5, 5, 0.2, 0.2, 2, 2, 0.5, 0.5, 0.5, 0.5, 0.2, 0.2, 2, 0.25, 0.5]
+    whole = [-1, -2, 2, 3, 4, 3, -3, 3, 4, 3, 6, 6, 15, -1]
+    np.testing.assert_allclose(out.get(), sines + norms + whole, rtol=1e-6, atol=1e-15)

@@ -183,11 +183,32 @@ static inline float rsqrt(float x) { return 1 / sqrtf(x); }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline float fdividef(float a, float b) { return a / b; }
 static inline void sincos(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+static inline void sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }  // libm's is hidden by the above
 static inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
 static inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
 static inline double norm3d(double a, double b, double c) { return sqrt(a * a + b * b + c * c); }
 static inline float norm3df(float a, float b, float c) { return sqrtf(a * a + b * b + c * c); }
+static inline void sincospi(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
+static inline double norm4d(double a, double b, double c, double d) { return sqrt(a * a + b * b + c * c + d * d); }
+static inline float norm4df(float a, float b, float c, float d) { return sqrtf(a * a + b * b + c * c + d * d); }
+static inline double rnorm3d(double a, double b, double c) { return 1 / norm3d(a, b, c); }
+static inline float rnorm3df(float a, float b, float c) { return 1 / norm3df(a, b, c); }
+static inline double rnorm4d(double a, double b, double c, double d) { return 1 / norm4d(a, b, c, d); }
+static inline float rnorm4df(float a, float b, float c, float d) { return 1 / norm4df(a, b, c, d); }
 static inline double rhypot(double a, double b) { return 1 / hypot(a, b); }
+static inline float rhypotf(float a, float b) { return 1 / hypotf(a, b); }
+static inline double norm(int n, const double* a) {
+    double sum = 0;
+    for (int i = 0; i < n; ++i) sum += a[i] * a[i];
+    return sqrt(sum);
+}
+static inline float normf(int n, const float* a) {
+    float sum = 0;
+    for (int i = 0; i < n; ++i) sum += a[i] * a[i];
+    return sqrtf(sum);
+}
+static inline double rnorm(int n, const double* a) { return 1 / norm(n, a); }
+static inline float rnormf(int n, const float* a) { return 1 / normf(n, a); }
 
 static inline float __expf(float x) { return expf(x); }
 static inline float __exp10f(float x) { return powf(10, x); }
@@ -209,6 +230,8 @@ static inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
     static inline float __fmaf_##suffix(float a, float b, float c) { return fmaf(a, b, c); }              \
     static inline float __frcp_##suffix(float a) { return 1 / a; }                                        \
     static inline float __fsqrt_##suffix(float a) { return sqrtf(a); }                                    \
+    static inline double __drcp_##suffix(double a) { return 1 / a; }                                      \
+    static inline double __dsqrt_##suffix(double a) { return sqrt(a); }                                   \
     static inline double __dadd_##suffix(double a, double b) { return a + b; }                            \
     static inline double __dsub_##suffix(double a, double b) { return a - b; }                            \
     static inline double __dmul_##suffix(double a, double b) { return a * b; }                            \
@@ -219,6 +242,7 @@ RGPU_ROUNDED(rz)
 RGPU_ROUNDED(ru)
 RGPU_ROUNDED(rd)
 #undef RGPU_ROUNDED
+static inline float __frsqrt_rn(float x) { return 1 / sqrtf(x); }
 }  // namespace rgpu_user
 
 // ---- integers and bits ---------------------------------------------------------------------------
@@ -239,15 +263,33 @@ static inline long long __double_as_longlong(double x) { return rgpu::bits<long 
 static inline double __longlong_as_double(long long x) { return rgpu::bits<double>(x); }
 static inline int __double2hiint(double x) { return (int)(rgpu::bits<long long>(x) >> 32); }
 static inline int __double2loint(double x) { return (int)rgpu::bits<long long>(x); }
-static inline int __float2int_rn(float x) { return (int)rintf(x); }
-static inline int __float2int_rz(float x) { return (int)x; }
-static inline int __float2int_rd(float x) { return (int)floorf(x); }
-static inline int __float2int_ru(float x) { return (int)ceilf(x); }
-static inline unsigned __float2uint_rn(float x) { return (unsigned)rintf(x); }
-static inline float __int2float_rn(int x) { return (float)x; }
-static inline float __uint2float_rn(unsigned x) { return (float)x; }
-static inline float __double2float_rn(double x) { return (float)x; }
-static inline int __double2int_rn(double x) { return (int)rint(x); }
+static inline double __hiloint2double(int hi, int lo) {
+    return rgpu::bits<double>((long long)((unsigned long long)(unsigned)hi << 32 | (unsigned)lo));
+}
+static inline double __int2double_rn(int x) { return x; }
+static inline double __uint2double_rn(unsigned x) { return x; }
+// Integers of floating-point numbers are rounded as asked, the others to the nearest.
+#define RGPU_CONVERTED(suffix, round)                                                               \
+    static inline int __float2int_##suffix(float x) { return (int)round(x); }                       \
+    static inline unsigned __float2uint_##suffix(float x) { return (unsigned)round(x); }            \
+    static inline long long __float2ll_##suffix(float x) { return (long long)round(x); }            \
+    static inline unsigned long long __float2ull_##suffix(float x) { return (unsigned long long)round(x); }   \
+    static inline int __double2int_##suffix(double x) { return (int)round(x); }                     \
+    static inline unsigned __double2uint_##suffix(double x) { return (unsigned)round(x); }          \
+    static inline long long __double2ll_##suffix(double x) { return (long long)round(x); }          \
+    static inline unsigned long long __double2ull_##suffix(double x) { return (unsigned long long)round(x); } \
+    static inline float __double2float_##suffix(double x) { return (float)x; }                      \
+    static inline float __int2float_##suffix(int x) { return (float)x; }                            \
+    static inline float __uint2float_##suffix(unsigned x) { return (float)x; }                      \
+    static inline float __ll2float_##suffix(long long x) { return (float)x; }                       \
+    static inline float __ull2float_##suffix(unsigned long long x) { return (float)x; }             \
+    static inline double __ll2double_##suffix(long long x) { return (double)x; }                    \
+    static inline double __ull2double_##suffix(unsigned long long x) { return (double)x; }
+RGPU_CONVERTED(rn, std::rint)
+RGPU_CONVERTED(rz, std::trunc)
+RGPU_CONVERTED(ru, std::ceil)
+RGPU_CONVERTED(rd, std::floor)
+#undef RGPU_CONVERTED
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
@@ -260,6 +302,19 @@ static inline unsigned long long __brevll(unsigned long long x) {
     return r;
 }
 static inline unsigned __brev(unsigned x) { return (unsigned)(__brevll(x) >> 32); }
+static inline int __rhadd(int a, int b) { return (int)(((long long)a + b + 1) >> 1); }
+static inline unsigned __uhadd(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a + b) >> 1); }
+static inline unsigned __urhadd(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a + b + 1) >> 1); }
+static inline unsigned __sad(int a, int b, unsigned c) { return (unsigned)(a < b ? (long long)b - a : (long long)a - b) + c; }
+static inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
+static inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c += (signed char)(a >> i) * (signed char)(b >> i);
+    return c;
+}
+static inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 32; i += 8) c += (a >> i & 255) * (b >> i & 255);
+    return c;
+}
 static inline int __mul24(int a, int b) { return a * b; }
 static inline unsigned __umul24(unsigned a, unsigned b) { return a * b; }
 static inline int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
