@@ -503,3 +503,22 @@ def test_cudas_functions_of_numbers(cp):
     norms = [5, 5, 0.2, 0.2, 2, 2, 0.5, 0.5, 0.5, 0.5, 0.2, 0.2, 2, 0.25, 0.5]
     whole = [-1, -2, 2, 3, 4, 3, -3, 3, 4, 3, 6, 6, 15, -1]
     np.testing.assert_allclose(out.get(), sines + norms + whole, rtol=1e-6, atol=1e-15)
+
+
+def test_a_kernel_may_be_declared_by_a_macro(cp):
+    code = r"""
+    #ifdef __CUDACC__
+        #define KERNEL __global__
+        #define EXPORTED extern "C" KERNEL
+    #else
+        #define KERNEL
+    #endif
+    extern "C" {
+    KERNEL void twice(int* x) { x[threadIdx.x] *= 2; }
+    }
+    #define LAUNCHED  extern "C" __global__  // in C
+    LAUNCHED void more(int* x) { x[threadIdx.x] += 1; }"""
+    x, module = cp.arange(3, dtype=np.int32), cp.RawModule(code=code)
+    for name in ("twice", "more"):
+        module.get_function(name)((1,), (3,), (x,))
+    assert x.tolist() == [1, 3, 5]

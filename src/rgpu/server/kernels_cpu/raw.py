@@ -30,6 +30,7 @@ _GLOBAL = re.compile(r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:stat
                      r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")  # fmt: skip
 _SYMBOL = re.compile(r"(?:__constant__|__device__|__managed__)\s+(?:__\w+__\s+|static\s+|volatile\s+)*"
                      r"[\w:<>]+(?:\s+(?:int|char|long|short|double))*[\s*]+(?!operator\b)(\w+)\s*(?:\[[^;(]*\])*\s*(?:=[^;]*)?;")  # fmt: skip
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(.*\b__global__.*)$", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -63,7 +64,7 @@ class Source:
     def __init__(self, code: str) -> None:
         bare = _COMMENT.sub(" ", code)
         self.fibers = bool(_BARRIER.search(bare))
-        self.kernels = self._external(bare, _GLOBAL)
+        self.kernels = self._external(_named(bare), _GLOBAL)
         self.symbols = list(dict.fromkeys(_SYMBOL.findall(bare)))
         self.text = self._translate(code)
 
@@ -89,6 +90,13 @@ class Source:
         text = _DYNAMIC.sub(dynamic, code)
         text = re.sub(r'extern\s+"C"\s*\{', "inline namespace rgpu_c {", text)
         return re.sub(r'extern\s+"C"', "", text)
+
+
+def _named(code: str) -> str:
+    """The text with those macros written out that stand for ``__global__``."""
+    for name, meaning in _MACRO.findall(code):
+        code = re.sub(rf"(?<!define)(?<!ifdef)(?<!ifndef)(\s){name}\b", lambda found, m=meaning: found[1] + m, code)
+    return code
 
 
 def _c_blocks(code: str) -> list[tuple[int, int]]:
