@@ -14,6 +14,7 @@ from rgpu.errors import ServerUnavailable
 from rgpu.wire import ops
 from tests.hostile.test_slow import control
 from tests.support.daemons import Daemon, Talk
+from tests.support.servers import only_zmq
 from tests.support.waiting import wait_until
 
 MIB = 1 << 20
@@ -32,6 +33,8 @@ def daemon():
 def cp(daemon, monkeypatch):
     import rgpu
 
+    if only_zmq():
+        pytest.skip("RGPU_LINKS=zmq: there is no tcp link to attack")
     monkeypatch.setenv("RGPU_LINK", "tcp")
     rgpu.connect(str(daemon.address))
     yield rgpu

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from rgpu.link.control import ControlClient
-from tests.support.servers import Server
+from tests.support.servers import Server, only_zmq
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(only_zmq(), reason="RGPU_LINKS=zmq: what is attacked here listens for tcp links")
 
 
 @pytest.fixture(scope="module")
