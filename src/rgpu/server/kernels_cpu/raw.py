@@ -95,7 +95,8 @@ class Source:
 def _named(code: str) -> str:
     """The text with those macros written out that stand for ``__global__``."""
     for name, meaning in _MACRO.findall(code):
-        code = re.sub(rf"(?<!define)(?<!ifdef)(?<!ifndef)(\s){name}\b", lambda found, m=meaning: found[1] + m, code)
+        escaped = meaning.replace("\\", r"\\")
+        code = re.sub(rf"(?<!define)(?<!ifdef)(?<!ifndef)(\s){name}\b", rf"\g<1>{escaped}", code)
     return code
 
 
