@@ -175,14 +175,26 @@ static PyObject *answer_to_sync(const Loop *loop, reader r)
     return Py_BuildValue("[y#]", (char *)head, (Py_ssize_t)size);
 }
 
-/* (frames of a message) -> the answer's, where the message is one Read or a Sync and its answer takes but a moment;
- * None: it is for `run`, and nothing has happened. */
+static PyObject *answered(Loop *loop, PyObject *answer)
+{
+    if (answer)
+        loop->answered++;
+    else if (!PyErr_Occurred())
+        Py_RETURN_NONE;
+    return answer;
+}
+
+/* (frames of a message) -> the answer's, where the message is one Read or a Sync and its answer takes but a moment, or one
+ * Write, whose answer has no frames; None: it is for `run`, and nothing has happened. */
 static PyObject *loop_answer(Loop *loop, PyObject *frames)
 {
     Py_buffer data;
     uint64_t batch, count;
-    if (loop->watched || !PyList_Check(frames) || PyList_Size(frames) != 1)
+    Py_ssize_t size = PyList_Check(frames) ? PyList_Size(frames) : 0;
+    if (loop->watched || size < 1 || size > 2)
         Py_RETURN_NONE;
+    if (size == 2)
+        return answered(loop, answer_to_write(loop, PyList_GetItem(frames, 0), PyList_GetItem(frames, 1)));
     if (PyObject_GetBuffer(PyList_GetItem(frames, 0), &data, PyBUF_SIMPLE))
         return NULL;
     reader r = {data.buf, (const unsigned char *)data.buf + data.len};
@@ -195,11 +207,7 @@ static PyObject *loop_answer(Loop *loop, PyObject *frames)
                        : head == (0x92 << 8 | SYNC) ? answer_to_sync(loop, command)
                                                     : NULL;
     PyBuffer_Release(&data);
-    if (answer)
-        loop->answered++;
-    else if (!PyErr_Occurred())
-        Py_RETURN_NONE;
-    return answer;
+    return answered(loop, answer);
 }
 
 /* How a function's calls go without NumPy's machinery, if they do. */
@@ -296,7 +304,8 @@ static PyObject *loop_define(Loop *loop, PyObject *args)
 
 static PyMethodDef loop_methods[] = {
     {"define", (PyCFunction)loop_define, METH_VARARGS, "Keep a template: (number, count, data, pieces, holes), checked."},
-    {"answer", (PyCFunction)loop_answer, METH_O, "(frames) -> the answer to a message of one Read or a Sync, or None."},
+    {"answer", (PyCFunction)loop_answer, METH_O, "(frames) -> the answer to a message of one Read, Write or Sync, or None."},
+    {"place", (PyCFunction)loop_place, METH_O, "(frames) -> where the next frame of a message of one Write belongs, or NotImplemented."},
     {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body) -> commands run; None: not a message, nothing ran."},
     {NULL, NULL, 0, NULL},
 };

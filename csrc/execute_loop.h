@@ -6,7 +6,7 @@
 
 #include "execute_numpy.h"
 
-enum { FREE = 2, EMPTY, VIEW, UNARY, BINARY, INPLACE, CALL, READ = 12, SYNC, TEMPLATE = 16, REPLAY }; /* as in rgpu.wire.ops */
+enum { FREE = 2, EMPTY, VIEW, UNARY, BINARY, INPLACE, CALL, WRITE = 11, READ, SYNC, TEMPLATE = 16, REPLAY }; /* as in rgpu.wire.ops */
 enum { DONE_REPLY = 1, DATA_REPLY };                           /* the replies to SYNC and READ, as there */
 enum { LIST, TUPLE, HANDLE, DTYPE, ELLIPSIS = 7, INT = 11 }; /* as in rgpu.wire.values */
 
@@ -70,6 +70,10 @@ PyObject *call_copy(Loop *loop, uint64_t fn, reader *r);
 
 /* execute_spare.c */
 PyArrayObject *spare_take(int ndim, npy_intp *shape, int type); /* a new array in C order, of any content */
+
+/* execute_write.c */
+PyObject *loop_place(Loop *loop, PyObject *frames);
+PyObject *answer_to_write(Loop *loop, PyObject *body, PyObject *payload);
 
 /* execute_reduce.c */
 struct reduces *reduces_new(PyObject *list);

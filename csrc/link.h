@@ -22,6 +22,7 @@ PyObject *link_send(PyObject *session, PyObject *frames);
 PyObject *link_receive(PyObject *session, PyObject *frames);
 int link_expects(PyObject *session, PyObject *header);
 int link_done(PyObject *session);
+PyObject *link_due(PyObject *session); /* what it sends by itself now; NULL without an exception: nothing */
 int link_can_send(PyObject *session, int64_t nbytes);
 PyObject *link_take(PyObject *inlet);
 void link_put_back(PyObject *inlet, PyObject *message); /* the one just taken */

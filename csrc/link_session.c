@@ -430,6 +430,13 @@ int link_expects(PyObject *session, PyObject *header)
 
 int link_can_send(PyObject *session, int64_t nbytes) { return can_send((Session *)session, nbytes); }
 
+PyObject *link_due(PyObject *session)
+{
+    Session *s = (Session *)session;
+    double now = session_now(s);
+    return PyErr_Occurred() ? NULL : poll_at(s, now);
+}
+
 int link_done(PyObject *session)
 {
     PyObject *none = session_mark_done((Session *)session, NULL, 0);

@@ -51,6 +51,15 @@ static int send_one(PyObject *session, PyObject *outlet, PyObject *frames)
     return failed ? -1 : 0;
 }
 
+/* What the session itself has to say by now, if anything. */
+static int send_due(PyObject *session, PyObject *outlet)
+{
+    PyObject *message = link_due(session);
+    int failed = message ? link_give(outlet, message) : PyErr_Occurred() != NULL;
+    Py_XDECREF(message);
+    return failed ? -1 : 0;
+}
+
 /* What `run` makes of a delivered message leaves at once, and says that the message is done: True. The payload itself
  * where this is nothing for `run`, or the window is full. */
 static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, PyObject *payload)
@@ -63,7 +72,7 @@ static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, 
         Py_INCREF(payload);
         return payload;
     }
-    int failed = link_done(session) || send_one(session, outlet, answer);
+    int failed = link_done(session) || (PyList_Size(answer) ? send_one(session, outlet, answer) : send_due(session, outlet));
     Py_DECREF(answer);
     if (failed)
         return NULL;

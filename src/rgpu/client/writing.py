@@ -10,25 +10,22 @@ import sys
 import time
 from typing import Any
 
-from rgpu import _native
 from rgpu.client import failures
 from rgpu.client.shield import shield
 from rgpu.client.staging import staging
 from rgpu.client.uploads import Uploads
 from rgpu.errors import ForkError, ProtocolError, SessionLost
-from rgpu.link.base import PLACED
 from rgpu.wire import codec, limits, ops
 
-LIE = 2 << 20  # bytes: whoever sends this much or more waits whether it arrives before a copy of it would be made
-#: bytes: so much leaves as it lies, and is copied meanwhile; without the C core only what is worth a wait
-AS_IT_LIES = LIE if _native.link is None else PLACED
+LIE = 2 << 20  # bytes: so much leaves as it lies, and waits whether it arrives before a copy of it would be made
 _HEAD = 64  # bytes that a chunk has beside its data, at most
 COPIED = 5e9  # bytes a second that are copied into fresh memory
 
 
 def _lasting(data: memoryview) -> memoryview:
-    """The data, which the caller may change afterwards. What is large leaves as it lies, and is copied meanwhile."""
-    return memoryview(staging.copy(data)) if len(data) < AS_IT_LIES else data
+    """The data, which the caller may change afterwards. What is large leaves as it lies: copying it first would take longer
+    than the peer takes to have it."""
+    return memoryview(staging.copy(data)) if len(data) < LIE else data
 
 
 class Writing:
@@ -112,6 +109,6 @@ class Writing:
                         finally:
                             self._sending = False
         finally:
-            if len(data) >= AS_IT_LIES:
+            if len(data) >= LIE:
                 with shield:
-                    self.connection.keep(posted, len(data) / COPIED if len(data) >= LIE else 0.0, staging.copy)
+                    self.connection.keep(posted, len(data) / COPIED, staging.copy)

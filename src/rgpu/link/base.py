@@ -72,16 +72,13 @@ class Link(ABC):
     ) -> Any:
         """One turn of a conversation in one call: send ``frames``, if any, as the session's next message, then look
         for so many seconds for the next one that the session delivers. Without ``answer`` that is returned, a list;
-        ``run`` is given it first, and what it returns, if anything, leaves as its answer at once: True, and the
-        message is marked as done; ``place`` is then the sink of a large frame, see ``recv``. With ``answer``, True:
+        ``run`` is given it first, and what it returns, if anything, leaves as its answer at once (a list without frames:
+        none does): True, and the message is marked as done; ``place`` is then the sink of a large frame, see ``recv``. With ``answer``, True:
         it was this one, its data lie in ``place`` now, and it is marked as done; any other one stays to be received.
         Then, as where nothing has come, or (``patience`` below 0) nobody looked: None. False: nothing was to be sent,
         and what has come is for ``recv``.
         NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""
         return NotImplemented
-
-    def own(self) -> None:  # noqa: B027 - most links hold nothing
-        """Copy what is held of others' memory, where that is sooner done than waiting for it to leave."""
 
     @abstractmethod
     def wake(self) -> None:

@@ -100,12 +100,6 @@ class _Rest:
                 self.backlog += len(left)
                 self.borrowed |= not isinstance(left.obj, bytes)
 
-    def own(self) -> None:
-        """Copy what is borrowed."""
-        if self.borrowed:
-            self._rest = deque(memoryview(bytes(left)) for left in self._rest)
-            self.borrowed = False
-
     def push(self) -> bool:
         """Give the pipe what it would not take before. True: it owes nothing now."""
         rest = self._rest

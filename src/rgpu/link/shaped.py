@@ -106,13 +106,6 @@ class ShapedLink(Link):
     def holding(self) -> bool:  # type: ignore[override]
         return self._lent or self._inner.holding
 
-    def own(self) -> None:
-        with self._changed:
-            for _, frames, _ in self._queue:
-                frames[:] = map(bytes, frames)
-            self._lent = False
-        self._inner.own()
-
     @property
     def life(self) -> float:  # type: ignore[override]
         return self._inner.life

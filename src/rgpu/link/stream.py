@@ -165,11 +165,6 @@ class StreamLink(Link):
         reader, writer = self._reader, self._writer
         return self._plain and writer is not None and (writer.torn or reader.torn)
 
-    def own(self) -> None:
-        with self.lock:
-            if self._writer is not None:
-                self._writer.own()
-
     def recv(self, sink=None):
         with self.lock:
             self._check()

@@ -75,6 +75,9 @@ class NoLoop:
     def answer(self, frames: list) -> None:
         return None
 
+    def place(self, frames: list) -> Any:
+        return NotImplemented
+
     def define(self, *template: Any) -> None:
         """It is kept elsewhere as well."""
 
@@ -118,7 +121,6 @@ class Executor(UploadsMixin, TwinMixin):
         self.chunk = limits.CHUNK_BYTES
         self.arguments: list = []  # what the call that runs was given, and what it has made
         self._payload: list = []
-        self._placed: memoryview | None = None  # memory of an array that a payload was received into
         handlers: list = [None] * (max(ops.Command.registry) + 1)
         for tag, command in ops.Command.registry.items():
             method = getattr(self, f"do_{command.__name__.lower()}")
@@ -151,7 +153,8 @@ class Executor(UploadsMixin, TwinMixin):
         return self._commands + self._loop.answered
 
     def answer(self, frames: list) -> list | None:
-        """The answer to a message that asks for something small and waits for nothing; None: ``run`` it."""
+        """The answer to a message that asks for something small and waits for nothing, or brings what waits for nothing,
+        which has no frames; None: ``run`` it."""
         return self._loop.answer(frames)
 
     def watch(self, on: bool) -> None:
@@ -427,14 +430,16 @@ class Executor(UploadsMixin, TwinMixin):
         target = self.array(self.table.get(handle))
         self.settle()
         data = self._payload[frame]
-        placed, self._placed = self._placed, None
-        if placed is None or _address(data) != _address(placed):  # else it was received in place
+        place = self.backend.memory(target, offset, 1)
+        if not place or _address(data) != _address(place):  # else it was received there
             self.backend.write(target, offset, data)
 
     def place(self, frames: list) -> memoryview | None:
         """Where the payload of a message that consists of one Write belongs, so that it is received in place:
         asked only while nothing runs and nothing waits to be run. None: anywhere."""
-        self._placed = None
+        place = self._loop.place(frames)
+        if place is not NotImplemented:
+            return place
         if len(frames) != 1 or self.keeps or (self._loop.lent and not self._settled()):
             return None
         try:
@@ -444,10 +449,9 @@ class Executor(UploadsMixin, TwinMixin):
                 return None
             ops.Write.check_fields(command[1:])
             _, handle, offset, _ = command
-            self._placed = self.backend.memory(self.table.get(handle), offset, limits.FRAME_BYTES)
+            return self.backend.memory(self.table.get(handle), offset, limits.FRAME_BYTES)
         except Exception:  # executing the message says what is wrong
             return None
-        return self._placed
 
     def do_read(self, reply_to: int, handle: int, order: int, dtype: Any, shape: list) -> None:
         array = self.array(self.table.get(handle))

@@ -88,8 +88,7 @@ class Connection:
                 self.pump()  # acknowledgements are taken before the window is full
             if not session.can_send(nbytes):
                 return False
-            plain = nbytes < PLACED and self._stuck is None
-            if plain and self.link.turn(session, frames, None, None, -1.0) is not NotImplemented:
+            if self._stuck is None and self.link.turn(session, frames, None, None, -1.0) is not NotImplemented:
                 return True
             before, self._moving = self._moving, True
             try:
@@ -153,8 +152,7 @@ class Connection:
         """Afterwards nobody reads the memory of these messages (with how many had been posted by then): the
         peer has them, or there is a copy. Waits ``patience`` seconds for the first before it does the second."""
         with contextlib.suppress(SessionLost, ProtocolError, ForkError):  # then nothing is read any more
-            if patience:
-                self.flush(self._clock() + patience)
+            self.flush(self._clock() + patience)
             with self._lock:
                 copies: dict[int, Any] = {}
                 for number, frames in posted:
@@ -163,8 +161,6 @@ class Connection:
                         frames[:] = [copies[id(frame)] for frame in frames]
                 if self._stuck is not None:
                     self._stuck = [copies.get(id(frame), frame) for frame in self._stuck]
-            if not patience:
-                self.link.own()
             if self.link.holding:
                 self.wait_until(lambda: not self.link.holding)
 
