@@ -14,7 +14,7 @@ struct execute the;
 
 /* The fields of the forms this loop knows, tag included; 0: another command. */
 static const unsigned char fields[] = {[FREE] = 2, [EMPTY] = 5, [VIEW] = 7, [UNARY] = 4, [BINARY] = 5, [INPLACE] = 4, [CALL] = 5,
-                                       [READ] = 6};
+                                       [WRITE] = 4, [READ] = 6};
 
 static int run_one(Loop *loop, PyObject *executor, reader r)
 {
@@ -29,6 +29,7 @@ static int run_one(Loop *loop, PyObject *executor, reader r)
     case UNARY: return run_elementwise(loop, executor, r, 1);
     case BINARY: return run_elementwise(loop, executor, r, 2);
     case INPLACE: return run_inplace(loop, r);
+    case WRITE: return run_write(loop, r);
     case READ: return run_read(loop, executor, r);
     default: return run_call(loop, executor, r);
     }
@@ -133,13 +134,13 @@ static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch,
     return (int64_t)(index - first);
 }
 
-/* (executor, body) -> number of commands run, or None where this is no message: nothing has run then. */
+/* (executor, body, payload frames) -> number of commands run, or None where this is no message: nothing has run then. */
 static PyObject *loop_run(Loop *loop, PyObject *args)
 {
-    PyObject *executor, *body;
+    PyObject *executor, *body, *payload;
     Py_buffer data;
     uint64_t batch, count;
-    if (!PyArg_ParseTuple(args, "OO:run", &executor, &body) || PyObject_GetBuffer(body, &data, PyBUF_SIMPLE))
+    if (!PyArg_ParseTuple(args, "OOO!:run", &executor, &body, &PyList_Type, &payload) || PyObject_GetBuffer(body, &data, PyBUF_SIMPLE))
         return NULL;
     reader r = {data.buf, (const unsigned char *)data.buf + data.len}, whole;
     int good = take_list(&r, &count) && count == 2 && take_natural(&r, &batch) && take_list(&r, &count) &&
@@ -151,7 +152,9 @@ static PyObject *loop_run(Loop *loop, PyObject *args)
         ends[i] = (uint32_t)(whole.at - r.at);
     }
     good = good && whole.at == whole.end;
+    loop->payload = payload;
     int64_t ran = good ? run_all(loop, executor, r, batch, 0, count, ends) : 0;
+    loop->payload = NULL;
     PyBuffer_Release(&data);
     if (ran < 0)
         return NULL;
@@ -306,7 +309,7 @@ static PyMethodDef loop_methods[] = {
     {"define", (PyCFunction)loop_define, METH_VARARGS, "Keep a template: (number, count, data, pieces, holes), checked."},
     {"answer", (PyCFunction)loop_answer, METH_O, "(frames) -> the answer to a message of one Read, Write or Sync, or None."},
     {"place", (PyCFunction)loop_place, METH_O, "(frames) -> where the next frame of a message of one Write belongs, or NotImplemented."},
-    {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body) -> commands run; None: not a message, nothing ran."},
+    {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body, payload) -> commands run; None: not a message, nothing ran."},
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef loop_members[] = {

@@ -30,6 +30,7 @@ typedef struct loop {
     long long answered;  /* commands, by `answer` */
     long long straight;  /* calls without NumPy's machinery */
     long long chained;   /* commands that ran in chains */
+    PyObject *payload; /* frames of the message that runs, a list; borrowed */
     PyObject *at_rest; /* () -> whether a Sync has nothing to wait for */
     struct templates *templates;
     struct direct *direct;
@@ -72,6 +73,7 @@ PyObject *call_copy(Loop *loop, uint64_t fn, reader *r);
 PyArrayObject *spare_take(int ndim, npy_intp *shape, int type); /* a new array in C order, of any content */
 
 /* execute_write.c */
+int run_write(Loop *loop, reader r);
 PyObject *loop_place(Loop *loop, PyObject *frames);
 PyObject *answer_to_write(Loop *loop, PyObject *body, PyObject *payload);
 

@@ -3,25 +3,17 @@
 #include "execute_loop.h"
 
 #define FRAME ((npy_intp)16 << 20) /* bytes, as in rgpu.wire.limits */
-#define ALONE (64 << 10)           /* bytes from which on other threads may run meanwhile */
+#define ALONE (1 << 20) /* bytes from which on other threads may run meanwhile: to have them wait costs as much */
 
-/* A message of one Write, of the first payload frame: its array, which has its bytes side by side and may be changed now.
- * Borrowed; NULL: it is another message, or the executor's to judge. */
-static PyArrayObject *take_target(const Loop *loop, PyObject *body, npy_intp *offset)
+/* Of a Write whose fields r stands before, of the first payload frame: its array, which has its bytes side by side and may be
+ * changed now. Borrowed; NULL: the executor judges it. */
+static PyArrayObject *take_target(const Loop *loop, reader r, npy_intp *offset)
 {
-    Py_buffer data;
-    uint64_t batch, count, handle, at, frame;
-    if (loop->lent || loop->watched || loop->twin || PyObject_GetBuffer(body, &data, PyBUF_SIMPLE)) {
-        PyErr_Clear();
+    uint64_t handle, at, frame;
+    if (loop->lent || loop->watched || loop->twin || !take_natural(&r, &handle) || !take_natural(&r, &at) ||
+        !take_natural(&r, &frame) || frame || r.at != r.end)
         return NULL;
-    }
-    reader r = {data.buf, (const unsigned char *)data.buf + data.len};
-    int good = take_list(&r, &count) && count == 2 && take_natural(&r, &batch) && take_list(&r, &count) && count == 1 &&
-               r.end - r.at > 2 && r.at[0] == 0x94 && r.at[1] == WRITE;
-    r.at += good ? 2 : 0;
-    good = good && take_natural(&r, &handle) && take_natural(&r, &at) && take_natural(&r, &frame) && !frame && r.at == r.end;
-    PyBuffer_Release(&data);
-    const slot *s = good ? table_find(loop->table, handle) : NULL;
+    const slot *s = table_find(loop->table, handle);
     if (!s || !PyArray_CheckExact(s->entry))
         return NULL;
     PyArrayObject *array = (PyArrayObject *)s->entry;
@@ -32,12 +24,61 @@ static PyArrayObject *take_target(const Loop *loop, PyObject *body, npy_intp *of
     return array;
 }
 
+/* The same of a message that is nothing but one Write. */
+static PyArrayObject *take_only_target(const Loop *loop, PyObject *body, npy_intp *offset)
+{
+    Py_buffer data;
+    uint64_t batch, count;
+    if (PyObject_GetBuffer(body, &data, PyBUF_SIMPLE)) {
+        PyErr_Clear();
+        return NULL;
+    }
+    reader r = {data.buf, (const unsigned char *)data.buf + data.len};
+    int good = take_list(&r, &count) && count == 2 && take_natural(&r, &batch) && take_list(&r, &count) && count == 1 &&
+               r.end - r.at > 2 && r.at[0] == 0x94 && r.at[1] == WRITE;
+    PyArrayObject *array = good ? take_target(loop, (reader){r.at + 2, r.end}, offset) : NULL;
+    PyBuffer_Release(&data);
+    return array;
+}
+
+/* Bytes to an array from its offset on; 0: they are more than it has there, or no bytes. */
+static int fill(PyArrayObject *array, npy_intp offset, PyObject *payload)
+{
+    Py_buffer data;
+    if (PyObject_GetBuffer(payload, &data, PyBUF_SIMPLE)) {
+        PyErr_Clear();
+        return 0;
+    }
+    char *to = PyArray_BYTES(array) + offset;
+    int fits = data.len <= PyArray_NBYTES(array) - offset;
+    if (fits && data.buf != to) { /* else it was received in its place */
+        if (data.len < ALONE)
+            memcpy(to, data.buf, (size_t)data.len);
+        else {
+            Py_INCREF((PyObject *)array);
+            Py_BEGIN_ALLOW_THREADS;
+            memcpy(to, data.buf, (size_t)data.len);
+            Py_END_ALLOW_THREADS;
+            Py_DECREF((PyObject *)array);
+        }
+    }
+    PyBuffer_Release(&data);
+    return fits;
+}
+
+int run_write(Loop *loop, reader r)
+{
+    npy_intp offset = 0;
+    PyArrayObject *array = loop->payload && PyList_Size(loop->payload) > 0 ? take_target(loop, r, &offset) : NULL;
+    return array && fill(array, offset, PyList_GetItem(loop->payload, 0)) ? DONE : SLOW;
+}
+
 /* (frames) -> the memory where the next frame of this message belongs, writable; NotImplemented: the executor knows. */
 PyObject *loop_place(Loop *loop, PyObject *frames)
 {
     npy_intp offset = 0;
     PyArrayObject *array = PyList_Check(frames) && PyList_Size(frames) == 1
-                               ? take_target(loop, PyList_GetItem(frames, 0), &offset)
+                               ? take_only_target(loop, PyList_GetItem(frames, 0), &offset)
                                : NULL;
     if (!array)
         Py_RETURN_NOTIMPLEMENTED;
@@ -61,25 +102,6 @@ PyObject *loop_place(Loop *loop, PyObject *frames)
 PyObject *answer_to_write(Loop *loop, PyObject *body, PyObject *payload)
 {
     npy_intp offset = 0;
-    PyArrayObject *array = take_target(loop, body, &offset);
-    Py_buffer data;
-    if (!array || PyObject_GetBuffer(payload, &data, PyBUF_SIMPLE)) {
-        PyErr_Clear();
-        return NULL;
-    }
-    char *to = PyArray_BYTES(array) + offset;
-    int fits = data.len <= PyArray_NBYTES(array) - offset;
-    if (fits && data.buf != to) { /* else it was received in its place */
-        if (data.len < ALONE)
-            memcpy(to, data.buf, (size_t)data.len);
-        else {
-            Py_INCREF((PyObject *)array);
-            Py_BEGIN_ALLOW_THREADS;
-            memcpy(to, data.buf, (size_t)data.len);
-            Py_END_ALLOW_THREADS;
-            Py_DECREF((PyObject *)array);
-        }
-    }
-    PyBuffer_Release(&data);
-    return fits ? PyList_New(0) : NULL;
+    PyArrayObject *array = take_only_target(loop, body, &offset);
+    return array && fill(array, offset, payload) ? PyList_New(0) : NULL;
 }

@@ -140,18 +140,19 @@ typedef struct {
     int unplaced; /* commands behind them that nobody has issued */
 } Places;
 
-/* Where the first commands came from; they leave the queue. */
-static PyObject *drop(Queue *q, size_t count)
+/* Where the first commands came from, which leave the queue, and room for one more place. */
+static Places *drop(Queue *q, size_t count)
 {
     size_t size = count ? q->places[count - 1].end : 0;
     Places *taken = PyObject_New(Places, the.places);
     if (!taken)
         return NULL;
     taken->count = taken->unplaced = 0;
-    taken->places = PyMem_Malloc((count ? count : 1) * sizeof(place));
+    taken->places = PyMem_Malloc((count + 1) * sizeof(place));
     if (!taken->places) {
         Py_DECREF(taken);
-        return PyErr_NoMemory();
+        PyErr_NoMemory();
+        return NULL;
     }
     memcpy(taken->places, q->places, count * sizeof(place));
     taken->count = (Py_ssize_t)count;
@@ -161,7 +162,7 @@ static PyObject *drop(Queue *q, size_t count)
     memmove(q->bytes, q->bytes + size, q->used);
     for (size_t i = 0; i < q->count; i++)
         q->places[i].end -= size;
-    return (PyObject *)taken;
+    return taken;
 }
 
 /* What was freed and is used by none of the commands that stay, as one that is put before them. Their number: 0 or 1. */
@@ -195,14 +196,21 @@ static int write_plain(const Queue *q, size_t count, output_bytes *out)
 }
 
 /* (body of a message, where its commands came from), of at most `limit` of the first commands, which leave the queue.
- * Of one that need not be emptied the beginning of a repetition may stay. */
+ * Of one that need not be emptied the beginning of a repetition may stay. `last`: an encoded command that leaves behind them,
+ * issued at (code, instruction). */
 static PyObject *queue_take(Queue *q, PyObject *args)
 {
     unsigned long long batch;
     Py_ssize_t limit, done;
     int whole, early = 0;
-    if (!PyArg_ParseTuple(args, "Knp:take", &batch, &limit, &whole))
+    const char *last = NULL;
+    Py_ssize_t size = 0;
+    PyObject *code = NULL;
+    int instruction = 0;
+    if (!PyArg_ParseTuple(args, "Knp|y#Oi:take", &batch, &limit, &whole, &last, &size, &code, &instruction))
         return NULL;
+    if (!size)
+        last = NULL;
     size_t count = q->count < (size_t)limit ? q->count : (size_t)limit;
     output_bytes out = {NULL, 0, 0};
     if (q->replay && !q->replays)
@@ -213,20 +221,27 @@ static PyObject *queue_take(Queue *q, PyObject *args)
         done = write_plain(q, count, &out) ? -1 : (Py_ssize_t)count;
     if (done < 0)
         return NULL;
-    if (!whole && done)
+    if (!whole && done && !last)
         early = free_early(q, (size_t)done, &out);
+    out.items += last != NULL;
     unsigned char head[15] = {0x92, 0xcf};
     put_u64(head + 2, batch);
     head[10] = 0xdd;
     for (int i = 0; i < 4; i++)
         head[11 + i] = (unsigned char)(out.items >> (24 - 8 * i));
-    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof head + out.size));
-    PyObject *places = body ? drop(q, (size_t)done) : NULL;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof head + out.size) + size);
+    Places *places = body ? drop(q, (size_t)done) : NULL;
     if (places) {
         char *to = PyBytes_AsString(body);
         memcpy(to, head, sizeof head);
         memcpy(to + sizeof head, out.bytes, out.size);
-        ((Places *)places)->unplaced = early;
+        places->unplaced = early;
+        if (last) {
+            memcpy(to + sizeof head + out.size, last, (size_t)size);
+            code = code == Py_None ? NULL : code;
+            Py_XINCREF(code);
+            places->places[places->count++] = (place){code, instruction, 0, 0};
+        }
     }
     PyMem_Free(out.bytes);
     if (!places) {
@@ -342,7 +357,7 @@ static PyMethodDef queue_methods[] = {
     {"add_packed", (PyCFunction)queue_add, METH_VARARGS, "Queue an encoded command, issued at (code, instruction)."},
     {"free", (PyCFunction)queue_free, METH_O, "Forget a handle on the worker. Never raises."},
     {"gather", (PyCFunction)queue_gather, METH_NOARGS, "Make commands of what was freed."},
-    {"take", (PyCFunction)queue_take, METH_VARARGS, "(batch, limit, whole) -> (body of a message, where its commands came from)."},
+    {"take", (PyCFunction)queue_take, METH_VARARGS, "(batch, limit, whole, last=b'', code, instruction) -> (body of a message, where its commands came from)."},
     {"refuse", (PyCFunction)queue_refuse, METH_NOARGS, "Nothing enters directly from now on; frees are ignored."},
     {NULL, NULL, 0, NULL},
 };

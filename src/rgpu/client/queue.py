@@ -91,14 +91,19 @@ class PureQueue:
                 pending = self.pending
                 pending += ((_T_FREE, freed), None)
 
-    def take(self, batch: int, limit: int, whole: bool) -> tuple[bytes, list]:
-        """The first commands leave: the body of a message of them, and where they came from, in order."""
+    def take(self, batch: int, limit: int, whole: bool, last: bytes = b"", *place: Any) -> tuple[bytes, list]:
+        """The first commands leave: the body of a message of them, and where they came from, in order. ``last``: an encoded
+        command that leaves behind them, issued at ``place``."""
         if not whole:
             self.gather()
         both = self.pending[: 2 * limit]
-        body = codec.pack([batch, both[::2]])
+        commands, places = both[::2], both[1::2]
+        if last:
+            commands.append(codec.unpack(last))
+            places.append(place or None)
+        body = codec.pack([batch, commands])
         del self.pending[: len(both)]  # not what was added meanwhile
-        return body, both[1::2]
+        return body, places
 
     def refuse(self) -> None:
         """After a fork: nothing enters any more, and what is freed is ignored."""

@@ -131,8 +131,9 @@ class CommandStream(Reading, Writing, Queue):
 
     # ---- sending --------------------------------------------------------------------------------
 
-    def flush(self, deadline: float | None = None) -> bool:
-        """Send what is queued, waiting while the window is full; False if the deadline came first."""
+    def flush(self, deadline: float | None = None, last: tuple | None = None) -> bool:
+        """Send what is queued, waiting while the window is full; False if the deadline came first. ``last``: what leaves
+        with it, behind it: a command, encoded, where it came from, and a payload frame."""
         self._check_usable()
         if self.connection.inside:
             raise RuntimeError(INTERRUPTS)
@@ -143,11 +144,11 @@ class CommandStream(Reading, Writing, Queue):
                 self.mirror.tend()
             self.gather()
             left = self.unsent  # what a handler adds at every line of this waits for the next time
-            while left > 0 and (before := self.unsent):
+            while left > (limits.BATCH - 1 if last else 0) and (before := self.unsent):
                 if not self._send_batch(True, deadline):
                     return False
                 left -= max(1, before - self.unsent)
-        return True
+            return last is None or self._send_batch(True, deadline, last)
 
     def flush_batch(self) -> None:
         """Send a full batch, though not the beginning of a repetition whose end is still to come; or a smaller one to
@@ -164,17 +165,19 @@ class CommandStream(Reading, Writing, Queue):
                 self.ripe = min(GROWTH * self.ripe, BATCH)
                 self._send_batch(True, 0.0)
 
-    def _send_batch(self, whole: bool, deadline: float | None = None) -> bool:
+    def _send_batch(self, whole: bool, deadline: float | None = None, last: tuple | None = None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
-        if not self._await_room(self._inline + COMMANDS, deadline):
+        command, place, data = last or (b"", None, b"")
+        if not self._await_room(self._inline + COMMANDS + len(data), deadline):
             return False
         with shield:
             self._sending = True
             try:
-                body, places = self.take(self._batch + 1, limits.BATCH, whole)
+                limit = limits.BATCH - 1 if last else limits.BATCH
+                body, places = self.take(self._batch + 1, limit, whole, command, *place or ())
                 self._inline = 0
                 if places:
-                    self._post([body], places)
+                    self._post([body, data] if last else [body], places)
                 else:  # handles freed meanwhile are no command yet
                     self.gather()
             finally:

@@ -15,6 +15,7 @@ from rgpu.client.shield import shield
 from rgpu.client.staging import staging
 from rgpu.client.uploads import Uploads
 from rgpu.errors import ForkError, ProtocolError, SessionLost
+from rgpu.link.base import PLACED
 from rgpu.wire import codec, limits, ops
 
 LIE = 2 << 20  # bytes: so much leaves as it lies, and waits whether it arrives before a copy of it would be made
@@ -91,6 +92,9 @@ class Writing:
             self.submit(ops.Keep.encode(slot, handle))
 
     def _write(self, handle: int, data: memoryview, place: Any) -> None:
+        if len(data) < PLACED:  # the worker copies it in any case
+            self.flush(None, (codec.pack(ops.Write.encode(handle, 0, 0)), place, data))
+            return
         posted: list[tuple[int, list]] = []
         try:
             chunk = self.connection.link.chunk if self.mirror is None else limits.CHUNK_BYTES

@@ -69,7 +69,7 @@ class NoLoop:
     answered = 0
     twin = False  # new memory and reads go through their handlers: there is another worker
 
-    def run(self, executor: Any, body: bytes) -> None:
+    def run(self, executor: Any, body: bytes, payload: list) -> None:
         return None
 
     def answer(self, frames: list) -> None:
@@ -163,8 +163,8 @@ class Executor(UploadsMixin, TwinMixin):
 
     def run(self, frames: list) -> None:
         """Execute one message. Raises ProtocolError (end the session) or Goodbye."""
-        self._payload = frames[1:]
-        count = self._loop.run(self, frames[0]) if frames and len(frames[0]) <= limits.FRAME_BYTES else None
+        self._payload = payload = frames[1:]
+        count = self._loop.run(self, frames[0], payload) if frames and len(frames[0]) <= limits.FRAME_BYTES else None
         if count is None:  # the long way, which also says what is wrong
             batch, commands = _opened(frames)
             count = 0
