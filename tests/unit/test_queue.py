@@ -36,6 +36,25 @@ def test_commands_leave_in_order_and_once(made):
     assert made.unsent == 0 and codec.unpack(made.take(7, 4, True)[0]) == [7, []]
 
 
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_command_that_leaves_behind_the_others(made, replay):
+    """It is no part of what repeats, and has its line whatever leaves before it."""
+    made.replay = replay
+    write = [ops.Write.tag, 77, 0, 0]
+    for batch, count in enumerate((0, 1, 40, 40, 40, 40, 40)):
+        commands = [[ops.Unary.tag, 3, 1000 * batch + n, 5] for n in range(count)]
+        for command in commands:
+            made.add(tuple(command), None)
+        where = here() if batch % 2 else None
+        body, places = made.take(batch, limits.BATCH - 1, True, codec.pack(write), *where or ())
+        number, found = codec.unpack(body)
+        assert number == batch and found[-1] == write and made.unsent == 0
+        assert len(places) == count + 1 and places[count] == where
+        if not replay:
+            assert found[:-1] == commands
+    assert replay == bool(made.replayed) or isinstance(made, queue.PureQueue)
+
+
 def test_freed_handles_come_after_the_commands_that_used_them(made):
     made.free(9)
     made.add((ops.Unary.tag, 3, 2, 1), None)
