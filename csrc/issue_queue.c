@@ -154,6 +154,8 @@ static Places *drop(Queue *q, size_t count)
         PyErr_NoMemory();
         return NULL;
     }
+    if (!count)
+        return taken;
     memcpy(taken->places, q->places, count * sizeof(place));
     taken->count = (Py_ssize_t)count;
     q->count -= count;
@@ -191,7 +193,8 @@ static int write_plain(const Queue *q, size_t count, output_bytes *out)
         PyErr_NoMemory();
         return -1;
     }
-    memcpy(out->bytes, q->bytes, out->size);
+    if (count)
+        memcpy(out->bytes, q->bytes, out->size);
     return 0;
 }
 

@@ -68,6 +68,33 @@ static int stream(void *shared)
     return good;
 }
 
+/* A frame so large that it is written past the caches, to places of any alignment. */
+static int large(void *shared)
+{
+    unsigned char *frame = malloc(TOTAL + (1u << 20));
+    int good = frame != NULL;
+    for (size_t odd = 0; good && odd < 67; odd += 11) {
+        rgpu_transport *a = rgpu_shm_open(memset(shared, 0, rgpu_shm_size(CAPACITY)), CAPACITY, 0);
+        rgpu_transport *b = rgpu_shm_open(shared, CAPACITY, 1);
+        unsigned char piece[CAPACITY];
+        size_t got = 0;
+        for (size_t turn = 1; good && got < CAPACITY * 5; turn++) {
+            size_t size = turn * 97 % CAPACITY + 1;
+            for (size_t i = 0; i < size; i++)
+                piece[i] = byte_at(got + i);
+            good = rgpu_transport_write(a, piece, size) == (int64_t)size &&
+                   rgpu_transport_read(b, frame + odd + got, TOTAL + 1) == (int64_t)size;
+            got += size;
+        }
+        for (size_t i = 0; i < got; i++)
+            good &= frame[odd + i] == byte_at(i);
+        rgpu_transport_close(a);
+        rgpu_transport_close(b);
+    }
+    free(frame);
+    return check(good, "a large frame is not what it was");
+}
+
 static int bells(void *shared)
 {
     char byte = 'x', full[CAPACITY] = {0};
@@ -118,7 +145,7 @@ int main(void)
     int good = check(rgpu_shm_open(shared, 3000, 0) == NULL, "a capacity that is no power of two");
     good &= stream(shared);
     memset(shared, 0, rgpu_shm_size(CAPACITY));
-    good &= bells(shared) && liars(shared);
+    good &= bells(shared) && liars(shared) && large(shared);
     char why[256];
     good &= check(rgpu_ucx_load("/nowhere/libucp.so.0", why, sizeof why) == -1 && why[0], "UCX out of nowhere");
     good &= check(rgpu_ucx_open(1) == NULL, "UCX without its library");

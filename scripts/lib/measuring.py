@@ -80,7 +80,8 @@ DOCUMENTS = {
         "performance.md", "Performance", "scripts/bench --write",
         "Client, worker and\ntheir link's threads share the machine's cores with whatever else its load says. "
         "Targets in us and M/s were\nset on a machine whose NumPy needs 0.213 us for a small addition; "
-        'one that is missed and compared with that addition is\ntold to the scale of this machine as well ("here"). "x" is the ratio.',
+        'one that is missed and compared with that addition is\ntold to the scale of this machine as well ("here"). '
+        '"x" is the ratio.',
     ),
     "cupy": Document(
         "performance-gpu.md", "Performance on a GPU", "scripts/bench --backend cupy --write",

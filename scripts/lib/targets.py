@@ -1,6 +1,6 @@
 """What the rows of scripts/bench are to reach: limits of the value, or of its ratio to the anchor of the same run.
 
-Limits in us and M/s were set on a machine whose NumPy needs 0.213 us for a small addition; where NumPy's addition is the
+Limits in us and M/s were set on a machine whose NumPy needs 0.213 us for a small addition; where that addition is the
 anchor they are told to the scale of this machine as well. Ratios hold anywhere.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any
-
 
 _ADDITION = 0.213  # us, of NumPy's where the limits were set
 

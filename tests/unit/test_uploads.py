@@ -1,4 +1,4 @@
-"""What a client's bytes do to a worker's array: through the C core's loop, in its place or not, as through the executor."""
+"""What a client's bytes do to a worker's array: through the C core's loop, in place or not, as by the executor."""
 
 import numpy as np
 import pytest

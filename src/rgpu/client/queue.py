@@ -92,8 +92,8 @@ class PureQueue:
                 pending += ((_T_FREE, freed), None)
 
     def take(self, batch: int, limit: int, whole: bool, last: bytes = b"", *place: Any) -> tuple[bytes, list]:
-        """The first commands leave: the body of a message of them, and where they came from, in order. ``last``: an encoded
-        command that leaves behind them, issued at ``place``."""
+        """The first commands leave: the body of a message of them, and where they came from, in order. ``last``: an
+        encoded command that leaves behind them, issued at ``place``."""
         if not whole:
             self.gather()
         both = self.pending[: 2 * limit]

@@ -132,8 +132,8 @@ class CommandStream(Reading, Writing, Queue):
     # ---- sending --------------------------------------------------------------------------------
 
     def flush(self, deadline: float | None = None, last: tuple | None = None) -> bool:
-        """Send what is queued, waiting while the window is full; False if the deadline came first. ``last``: what leaves
-        with it, behind it: a command, encoded, where it came from, and a payload frame."""
+        """Send what is queued, waiting while the window is full; False if the deadline came first. Behind it, in the
+        same message, leaves ``last``: a command, encoded, where it came from, and a payload frame."""
         self._check_usable()
         if self.connection.inside:
             raise RuntimeError(INTERRUPTS)

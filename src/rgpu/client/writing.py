@@ -24,8 +24,8 @@ COPIED = 5e9  # bytes a second that are copied into fresh memory
 
 
 def _lasting(data: memoryview) -> memoryview:
-    """The data, which the caller may change afterwards. What is large leaves as it lies: copying it first would take longer
-    than the peer takes to have it."""
+    """The data, which the caller may change afterwards. What is large leaves as it lies: copying it first would take
+    longer than the peer takes to have it."""
     return memoryview(staging.copy(data)) if len(data) < LIE else data
 
 

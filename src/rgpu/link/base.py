@@ -72,9 +72,10 @@ class Link(ABC):
     ) -> Any:
         """One turn of a conversation in one call: send ``frames``, if any, as the session's next message, then look
         for so many seconds for the next one that the session delivers. Without ``answer`` that is returned, a list;
-        ``run`` is given it first, and what it returns, if anything, leaves as its answer at once (a list without frames:
-        none does): True, and the message is marked as done; ``place`` is then the sink of a large frame, see ``recv``. With ``answer``, True:
-        it was this one, its data lie in ``place`` now, and it is marked as done; any other one stays to be received.
+        ``run`` is given it first, and what it returns, if anything, leaves as its answer at once (nothing does where
+        that has no frames): True, and the message is marked as done; ``place`` is then the sink of a large frame, see
+        ``recv``. With ``answer``, True: it was this one, its data lie in ``place`` now, and it is marked as done; any
+        other one stays to be received.
         Then, as where nothing has come, or (``patience`` below 0) nobody looked: None. False: nothing was to be sent,
         and what has come is for ``recv``.
         NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""

@@ -153,8 +153,8 @@ class Executor(UploadsMixin, TwinMixin):
         return self._commands + self._loop.answered
 
     def answer(self, frames: list) -> list | None:
-        """The answer to a message that asks for something small and waits for nothing, or brings what waits for nothing,
-        which has no frames; None: ``run`` it."""
+        """The answer to a message that asks for something small and waits for nothing; without frames: it brought
+        something, which is where it belongs. None: ``run`` it."""
         return self._loop.answer(frames)
 
     def watch(self, on: bool) -> None:
