@@ -85,6 +85,17 @@ def test_predictions_hold_when_calls_repeat(servers):
     assert done.returncode == 0, done.stderr
 
 
+def test_one_number_in_two_places(servers):
+    """Which is whose cannot be told from the first call, so nothing is learned of it."""
+    source = """
+import rgpu as cp
+a = cp.array([0.0, 0.5, 1.0])
+for k in range(6):
+    cp.clip(a, 0.5, 0.5), cp.where(a > 0.4, 2.0, 2.0)
+for k in range(3):
+    print(cp.clip(a, 0.25, 0.75).tolist(), cp.where(a > 0.4, 1.0, 3.0).tolist())
+"""
+    assert program(source, *servers).stdout.splitlines() == ["[0.25, 0.5, 0.75] [3.0, 1.0, 1.0]"] * 3
 
 
 def test_an_error_names_the_users_line(servers):

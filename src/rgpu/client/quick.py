@@ -116,6 +116,8 @@ def learn(arrays: list, numbers: list, result: Any, stream: Any) -> tuple | None
         return None
     _, command, handle = stream.noted
     stream.noted = None
+    if len({*map(id, numbers)}) < len(numbers):
+        return None  # which of two holes would be whose: ``clip(a, 0.5, 0.5)``, of one constant of the program
     template = _Template(arrays, numbers, handle)
     fields = ops.Command.registry[command[0]].fields
     if not handle:
