@@ -42,9 +42,9 @@ FORKED = (
 
 
 class PureQueue:
-    """``pending`` has commands and the user's lines in turn, ``freed`` handles of small arrays that one
-    command will name. ``direct``: whether operators may add to them themselves; ``ripe``: commands after which a batch
-    leaves."""
+    """``pending`` has commands, some in wire form already, and the user's lines in turn, ``freed`` handles of small
+    arrays that one command will name. ``direct``: whether operators may add to them themselves; ``ripe``: commands
+    after which a batch leaves."""
 
     direct = armed = check = replay = False
     replayed = 0  # recognizing what repeats would cost more here than it saves
@@ -54,6 +54,12 @@ class PureQueue:
         self.ripe = BATCH
         self.pending: list = []
         self.freed: Any = deque()
+        self._taken = 0
+
+    @property
+    def total(self) -> int:
+        """How many commands have entered."""
+        return self._taken + len(self.pending) // 2
 
     @property
     def unsent(self) -> int:
@@ -99,10 +105,11 @@ class PureQueue:
         both = self.pending[: 2 * limit]
         commands, places = both[::2], both[1::2]
         if last:
-            commands.append(codec.unpack(last))
+            commands.append(last)
             places.append(place or None)
-        body = codec.pack([batch, commands])
+        body = codec.pack_parts([batch, codec.pack_parts(commands)])
         del self.pending[: len(both)]  # not what was added meanwhile
+        self._taken += len(both) // 2
         return body, places
 
     def refuse(self) -> None:

@@ -1,8 +1,8 @@
-"""Calls that were made before, issued by the C core: Python decides once what a signature means.
+"""Calls that were made before, issued the short way: it is decided once what a signature means.
 
-``quick`` puts the C core's ``Quick`` before a function. When a call has put exactly one command into the queue
-and the function's room has noted it as one that the signature decides (``note``), ``learn`` turns the command into
-bytes with holes for handles and numbers. Without the C core both do nothing, and the function is what it was.
+``quick`` puts the C core's ``Quick`` before a function, or its twin (``client.repeat``). When a call has put exactly
+one command into the queue and the function's room has noted it as one that the signature decides (``note``), ``learn``
+turns the command into bytes with holes for handles and numbers.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from rgpu import _native
 from rgpu.client import failures
 from rgpu.client.remote import root_of
-from rgpu.wire import codec, ops, values
-from rgpu.wire.declare import HANDLE, HANDLES
+from rgpu.client.repeat import DTYPES, FRESH, HANDLE, ITSELF, NOTHING, NUMBER, OFFSET, OUT, ROOT, VIEW, repeating
+from rgpu.wire import codec, declare, ops, values
 
-_OUT, _HANDLE, _ROOT, _OFFSET, _NUMBER = range(5)  # what stands in a hole (csrc/issue_quick.c)
-_NOTHING, _ITSELF, _FRESH, _VIEW = range(1, 5)  # what the call returns
 _LARGE = 16 << 20  # bytes that a device might refuse
 _MARK = 0xFEDC_BA98_7654_0000  # + n: stands for hole n while a command is encoded; nine bytes, as what replaces it
 
 
 def quick(**how: bool) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: repeated calls of the function are issued in C.
+    """A decorator: repeated calls of the function are issued the short way.
 
     ``numbers``: integers are alike in what they decide, those from 0 to 127 and the others of 32 bits;
     ``anywhere``: it works on its first array's device; ``itself``: the first argument is an object that decides
@@ -35,21 +31,15 @@ def quick(**how: bool) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         if _native.issue is None:
-            return function
+            return repeating(function, learn, **how)
         return functools.update_wrapper(_native.issue.Quick(function, **how), function)
 
     return decorate
 
 
-if _native.issue is None:
-
-    def note(stream: Any, command: tuple, handle: int = 0) -> None:
-        """Nobody will ask."""
-else:
-
-    def note(stream: Any, command: tuple, handle: int = 0) -> None:
-        """``command``, just submitted, is what its signature will always send; ``handle``: its result's."""
-        stream.noted = (stream.total, command, handle)
+def note(stream: Any, command: tuple, handle: int = 0) -> None:
+    """``command``, just submitted, is what its signature will always send; ``handle``: its result's."""
+    stream.noted = (stream.total, command, handle)
 
 
 class _Template:
@@ -67,8 +57,8 @@ class _Template:
 
     def handle(self, x: Any) -> Any:
         if x == self.out:
-            return self.hole(_OUT)
-        return self.hole(_HANDLE, self.handles[x]) if x in self.handles else x
+            return self.hole(OUT)
+        return self.hole(HANDLE, self.handles[x]) if x in self.handles else x
 
     def value(self, x: Any) -> Any:
         if type(x) in (list, tuple):
@@ -83,13 +73,13 @@ class _Template:
         for i, number in enumerate(self.numbers):
             if number is x:
                 self.found += 1
-                return self.hole(_NUMBER, i)
+                return self.hole(NUMBER, i)
         return x
 
     def field(self, kind: Any, x: Any) -> Any:
-        if kind is HANDLE:
+        if kind is declare.HANDLE:
             return self.handle(x)
-        if kind is HANDLES:
+        if kind is declare.HANDLES:
             return [self.handle(item) for item in x]
         if kind is values.OPERAND:
             return self.handle(x) if type(x) is int else self.value(x)
@@ -102,7 +92,7 @@ class _Template:
     def encoded(self, command: list) -> tuple[bytes, tuple]:
         data, at = codec.pack(command), []
         for i, (kind, index) in enumerate(self.holes):
-            mark = b"\xcf" + (_MARK + i).to_bytes(8, "big")
+            mark = bytes([codec.UINT64]) + (_MARK + i).to_bytes(8, "big")
             if data.count(mark) != 1:
                 raise ValueError("a number of the command looks like a mark")
             at.append((data.index(mark), kind, index))
@@ -123,11 +113,11 @@ def learn(arrays: list, numbers: list, result: Any, stream: Any) -> tuple | None
     if not handle:
         if result is not None and result is not arrays[0]:
             return None
-        returns, meta, offset = (_NOTHING if result is None else _ITSELF), None, 0
+        returns, meta, offset = (NOTHING if result is None else ITSELF), None, 0
     elif (arrays and type(result) is not type(arrays[0])) or result._handle != handle:
         return None
     else:
-        returns, meta, offset = _FRESH, result._metadata, 0
+        returns, meta, offset = FRESH, result._metadata, 0
         if result._root is None and meta.nbytes > _LARGE:
             return None  # whether the device holds it is asked each time
     if command[0] == ops.View.tag:
@@ -136,9 +126,9 @@ def learn(arrays: list, numbers: list, result: Any, stream: Any) -> tuple | None
             return None
         _, _, _, *layout, _ = command
         inside = result._metadata.size > 0
-        returns, offset = _VIEW, result._offset - source._offset if inside else 0
-        marked = [ops.View.tag, template.hole(_OUT), template.hole(_ROOT), *layout]
-        marked.append(template.hole(_OFFSET) if inside else 0)
+        returns, offset = VIEW, result._offset - source._offset if inside else 0
+        marked = [ops.View.tag, template.hole(OUT), template.hole(ROOT), *layout]
+        marked.append(template.hole(OFFSET) if inside else 0)
         return *template.encoded(marked), returns, meta, offset, inside
     marked = [command[0], *[template.field(kind, x) for (_, kind), x in zip(fields, command[1:])]]
     if template.found != len(numbers) or len(template.handles) != len(arrays):
@@ -147,6 +137,4 @@ def learn(arrays: list, numbers: list, result: Any, stream: Any) -> tuple | None
 
 
 if _native.issue is not None:
-    # The dtypes of single numbers: there is one object of each, which nobody can change.
-    _dtypes = tuple(dict.fromkeys(np.dtype(char) for char in "?bBhHiIlLqQefdFD"))
-    _native.issue.configure(learn=learn, outside=failures.is_outside, place_of=failures.place_of, constants=_dtypes)
+    _native.issue.configure(learn=learn, outside=failures.is_outside, place_of=failures.place_of, constants=DTYPES)

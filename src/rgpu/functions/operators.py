@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rgpu import _native
-from rgpu.client import pool
+from rgpu.client import pool, repeat
 from rgpu.client.failures import outside, place_of
 from rgpu.client.queue import next_handle
 from rgpu.client.quick import quick
@@ -180,6 +180,8 @@ def _install_compiled(ndarray: Any) -> None:
 
 
 def _install_pure(ndarray: Any) -> None:
+    repeat.array = ndarray
+
     def give(name: str, method: Any) -> None:
         method.__name__ = f"__{name}__"
         setattr(ndarray, method.__name__, method)
@@ -187,20 +189,16 @@ def _install_pure(ndarray: Any) -> None:
     for name, target in (_OPERATORS | _WHOLE).items():
         operator = _Binary(target)
         short = name in _OPERATORS
-        give(name, _forward(operator.function, ndarray, operator.forward) if short else _plainly(operator.forward))
-        give(f"r{name}", _plainly(operator.reflected))
+        slow = operator.forward
+        give(name, _forward(operator.function, ndarray, slow) if short else quick(numbers=True)(slow))
+        give(f"r{name}", quick(numbers=True)(operator.reflected))
         if short:
             give(f"i{name}", _inplace(operator.function, ndarray, operator.inplace))
     for name, target in COMPARISONS.items():
         give(name, _forward(BY_NAME[target], ndarray, _compare(name, target)))
     for name, target in _UNARIES.items():
         give(name, _forward_unary(BY_NAME[target], ndarray))
-    give("getitem", _plainly(indexing.getitem))
-
-
-def _plainly(function: Any) -> Any:
-    """A function that binds as a method, of any callable of two arguments."""
-    return lambda self, other: function(self, other)
+    give("getitem", quick(anywhere=True)(indexing.getitem))
 
 
 def _compare(name: str, target: str) -> Any:
