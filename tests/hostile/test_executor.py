@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from rgpu.errors import ProtocolError
 from rgpu.server.backend_cpu import CpuBackend
 from rgpu.server.executor import Executor, Goodbye, NoLoop
+from rgpu.server.loop import PureLoop, loop_of
+from rgpu.server.table import PureTable
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import BY_NAME
 from tests.support import strategies
@@ -31,6 +33,14 @@ def bounded_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def give_pure_loop(executor):
+    """As where the C core is not."""
+    table = executor.table = executor.backend.table = PureTable(executor.backend.limit)
+    executor._get = table.peek
+    executor._loop = loop_of(table, executor.backend, list(executor.functions.values()))
+    assert type(executor._loop) is PureLoop
+
+
 class Bench:
     """An executor with a few arrays under the handles 1 to 6, and what it answered."""
 
@@ -39,6 +49,8 @@ class Bench:
         self.executor = Executor(CpuBackend(memory_limit=LIMIT), self.answers.append)
         if not compiled:
             self.executor._loop = NoLoop()
+        elif compiled == "in Python":
+            give_pure_loop(self.executor)
         self.run(
             ops.Put.encode(1, "<f8", [3, 4], np.arange(12.0).tobytes()),
             ops.Put.encode(2, "<i4", [5], np.arange(5, dtype="i4").tobytes()),
@@ -152,8 +164,8 @@ def likely():
 @pytest.mark.filterwarnings("ignore")
 @settings(RUNS, max_examples=EXAMPLES // 3)
 @given(st.lists(likely() | strategies.mutated(likely()), min_size=1, max_size=6).filter(packable))
-def test_both_executors_do_the_same(commands):
-    assert outcome(commands, True) == outcome(commands, False)
+def test_all_executors_do_the_same(commands):
+    assert outcome(commands, True) == outcome(commands, False) == outcome(commands, "in Python")
 
 
 @settings(max_examples=2000)

@@ -10,19 +10,20 @@ from __future__ import annotations
 import contextlib
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from rgpu import _native
 from rgpu.errors import PredictionError, ProtocolError
 from rgpu.server import cautions, collective, spill, state
 from rgpu.server.backend import Backend
+from rgpu.server.loop import NoLoop as NoLoop
+from rgpu.server.loop import loop_of
 from rgpu.server.peers import Peers
 from rgpu.server.recording import Recorder
 from rgpu.server.replay import Templates
-from rgpu.server.table import OutOfMemoryError, Poison, Table, charged, encodable, plain_error
+from rgpu.server.table import OutOfMemoryError, Poison, charged, encodable, plain_error
 from rgpu.server.twin import TwinMixin
 from rgpu.server.uploads import UploadsMixin
 from rgpu.wire import codec, limits, ops, values
@@ -58,39 +59,6 @@ class _Functions(dict):
 
     def __missing__(self, fn: int) -> Any:
         raise ProtocolError(f"unknown function {fn}")
-
-
-class NoLoop:
-    """Where the C core's loop is not: every message goes the long way."""
-
-    chunk = 0
-    lent = False  # an array's memory may still be on its way to the client
-    watched = False  # every command goes through the handlers, which record it
-    answered = 0
-    twin = False  # new memory and reads go through their handlers: there is another worker
-
-    def run(self, executor: Any, body: bytes, payload: list) -> None:
-        return None
-
-    def answer(self, frames: list) -> None:
-        return None
-
-    def place(self, frames: list) -> Any:
-        return NotImplemented
-
-    def define(self, *template: Any) -> None:
-        """It is kept elsewhere as well."""
-
-
-def loop_of(table: Table, backend: Backend, functions: list, watched: Iterable[int] = ()) -> Any:
-    """The C core's loop over a message's commands, for a backend whose arrays are NumPy's. It does not do by itself
-    what ``watched`` functions do."""
-    if _native.execute is None or backend.array is not np.ndarray or not isinstance(table, _native.execute.Table):
-        return NoLoop()
-    shortcuts = [backend.shortcuts.get(function.name) for function in TABLE]
-    for number in watched:
-        shortcuts[number] = None
-    return _native.execute.Loop(table, functions, shortcuts, np.ufunc, backend.at_rest)
 
 
 class Executor(UploadsMixin, TwinMixin):

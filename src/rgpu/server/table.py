@@ -92,13 +92,14 @@ class PureHandles:
         if len(entries) >= limits.TABLE:
             raise ProtocolError(f"more than {limits.TABLE} live handles")
         if nbytes:
-            nbytes, account = -(-nbytes // UNIT) * UNIT, self.account
-            if self.limit or account.limit:
+            nbytes, account = (nbytes + UNIT - 1) & -UNIT, self.account
+            if (self.limit and self.used + nbytes > self.limit) or account.limit:
                 self.admit(nbytes)
             self._owned[handle] = nbytes
             self.used += nbytes
             account.used += nbytes
-            account.total = max(account.total, account.used)
+            if account.used > account.total:
+                account.total = account.used
             if account is not self.default:
                 self._accounts[handle] = account
         entries[handle] = entry
@@ -134,6 +135,19 @@ class PureHandles:
         del self._views[root]
         if root not in self.entries or type(dict.get(self.entries, root)) is Poison:
             self._discharge(root)
+
+    def release(self, handles: list[int]) -> None:
+        """Free them all."""
+        if self._views or self._accounts:
+            for handle in handles:
+                self.free(handle)
+            return
+        forget, disown, nbytes = self.entries.pop, self._owned.pop, 0
+        for handle in handles:
+            forget(handle, None)
+            nbytes += disown(handle, 0)
+        self.used -= nbytes
+        self.default.used -= nbytes
 
     def _discharge(self, handle: int) -> None:
         """Its memory is free: it counts no more."""

@@ -224,8 +224,9 @@ def _gate(kinds: list[Kind], explain: Callable[[list], None]) -> Callable[[list]
             if len(values) != len(checks):
                 explain(values)
             try:
-                for check, value in zip(checks, values):
-                    check(value)
+                for check, (low, high), value in zip(checks, bounds, values):
+                    if type(value) is not int or not low <= value <= high:
+                        check(value)
             except ProtocolError:
                 explain(values)
                 raise
