@@ -146,7 +146,10 @@ def test_signatures_are_bounded(stream):
     for n in itertools.chain(range(repeat._KEPT + 10), range(5)):
         fast(a, n)
     assert len(fast.known) <= repeat._KEPT
-    fast(a, tuple(range(1000)))
+    before = len(fast.known)
+    for large in (tuple(range(1000)), "x" * 10_000, 1 << 10_000):
+        fast(a, large)
+    assert len(fast.known) == before
     assert all(len(key) < 100 for key in fast.known)
 
 

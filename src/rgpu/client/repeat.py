@@ -26,6 +26,7 @@ from rgpu.wire import codec
 OUT, HANDLE, ROOT, OFFSET, NUMBER = range(5)  # what stands in a hole of a command
 NOTHING, ITSELF, FRESH, VIEW = range(1, 5)  # what a call returns
 _ELEMENTS = 48  # of a signature; longer ones are not remembered
+_TEXT = 256  # characters
 _DEPTH = 3  # of tuples in tuples
 _KEPT = 4096  # signatures of one function: a program that makes endless shapes must not keep them
 _TRIES = 4  # calls of one signature after which nobody asks any more; the first is not worth asking
@@ -241,6 +242,8 @@ def repeating(
         met = known.get(key, 0)
         if type(met) is not int or met >= _TRIES or (here and type(result) is not array):
             return
+        if any(type(x) is str and len(x) > _TEXT or type(x) is int and x.bit_length() > 64 for x in key):
+            return  # thousands of such keys would be much
         if len(known) >= _KEPT:
             known.clear()
         known[key] = met + 1

@@ -20,7 +20,7 @@ from rgpu.server.table import PureTable
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import TABLE
 
-_T_FREE, _T_CALL = ops.Free.tag, ops.Call.tag
+_T_FREE, _T_VIEW, _T_CALL = ops.Free.tag, ops.View.tag, ops.Call.tag
 _T_UNARY, _T_BINARY, _T_INPLACE = ops.Unary.tag, ops.Binary.tag, ops.Inplace.tag
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 _DOUBLE = np.dtype("d").num  # the last of the dtypes whose reductions are NumPy's own
@@ -57,13 +57,14 @@ class PureLoop(NoLoop):
     """The loop in Python. A way returns whether it has run the command."""
 
     def __init__(self, table: PureTable, functions: list, shortcuts: list) -> None:
+        self._table = table
         self._get, self._put, self._release = table.entries.get, table.put, table.release
         self._functions = functions
         self._ufuncs = {number: f for number, f in enumerate(functions) if type(f) is np.ufunc}
         self._reductions = {n: x[0].reduce for n, x in enumerate(shortcuts) if type(x) is tuple and len(x) == 1}
         self._ways = {
             _T_FREE: self._free, _T_UNARY: self._unary, _T_BINARY: self._binary, _T_INPLACE: self._inplace,
-            _T_CALL: self._call,
+            _T_CALL: self._call, _T_VIEW: self._view,
         }  # fmt: skip
 
     def run(self, executor: Any, body: bytes, payload: list) -> int | None:
@@ -92,6 +93,42 @@ class PureLoop(NoLoop):
         if type(x) is list and len(x) == 2 and x[0] == values.INT and type(x[1]) is int:
             return x[1]
         return x if type(x) is float else None
+
+    def _view(self, executor: Any, command: list) -> bool:
+        if len(command) != 7:
+            return False
+        _, out, root, dtype, shape, strides, offset = command
+        if (
+            type(out) is not int
+            or type(root) is not int
+            or type(offset) is not int
+            or type(dtype) is not str
+            or out < 1
+        ):
+            return False
+        base = self._get(root)
+        if (
+            type(base) is not ndarray
+            or base.dtype.num > _DOUBLE
+            or not base.flags.c_contiguous
+            or self._table.root(root)
+        ):
+            return False
+        if type(shape) is not list or type(strides) is not list or not len(shape) == len(strides) <= limits.NDIM:
+            return False
+        kind = values.decode_dtype(dtype)
+        low, high = offset, offset + kind.itemsize
+        for extent, stride in zip(shape, strides):
+            if type(extent) is not int or type(stride) is not int or extent < 1:
+                return False
+            if stride < 0:
+                low += (extent - 1) * stride
+            else:
+                high += (extent - 1) * stride
+        if low < 0 or high > base.nbytes:
+            return False
+        self._table.put_view(out, ndarray(shape, kind, base, offset, strides), root)
+        return True
 
     def _unary(self, executor: Any, command: list) -> bool:
         if len(command) != 4:
