@@ -34,6 +34,7 @@ struct issue {
     PyObject *name_nbytes, *name_filename, *name_flush_batch, *name_expect;
     descrgetfunc lasti_get;
     PyObject *lasti;
+    int (*lasti_of)(PyFrameObject *); /* PyFrame_GetLasti, where this Python offers it; NULL: the descriptor's way */
 };
 extern struct issue the;
 
@@ -87,26 +88,27 @@ typedef struct {
 } Remote;
 
 typedef struct entry entry;
+typedef struct line line;
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *slow, *dict;
     entry **entries;
+    line *lines; /* the last calls by the identity of their arguments, NULL until one is known */
     size_t room, count;
     char numbers, anywhere, itself, here; /* here: no arrays, on the current device */
 } Quick;
 
 /* issue_queue.c */
 int queue_arm(Queue *q); /* tell that the queue is no longer empty; -1 with an exception */
-unsigned char *command_begin(Queue *q, size_t size); /* room for one more command of at most `size` bytes */
-/* it is written; takes the reference to the code */
-void command_end(Queue *q, size_t size, PyObject *code, int instruction);
+int queue_grow(Queue *q, size_t size); /* room for one more command of so many bytes; not 0: an exception */
 void queue_free_handle(Queue *q, uint64_t handle, int small);     /* never raises */
-int is_queue(PyObject *x);
+int is_other_queue(PyObject *x);
 void queue_list(Queue *q);           /* from now on `queue_numbered` finds it, until it is gone */
 Queue *queue_numbered(uint64_t number); /* borrowed, or NULL */
 PyObject *find_place(int *instruction); /* the user's line: a new reference to its code, or NULL */
+PyObject *users_place(int *instruction); /* the same where it is the caller's and known to be; no Python runs */
 extern PyType_Spec queue_spec, places_spec;
 
 /* issue_replay.c */
@@ -125,7 +127,51 @@ extern PyType_Spec quick_spec;
 
 /* issue_module.c */
 char size_of(PyObject *meta); /* 1: small, 2: large */
-int remote_ready(void);       /* before `remote_new`: -1 with an exception; any Python may run */
-Remote *remote_new(void);     /* an array object without a content */
+int remote_more(void);        /* one more that `remote_new` finds */
+
+#define SPARE 64
+extern Remote *spare[SPARE]; /* objects of exactly the array class that wait for their next life */
+extern int nspare;
+extern PyTypeObject *seen_queue;
+
+/* ---- steps of each call, here so that they are no calls themselves ---------------------------- */
+
+/* Whether an object is a queue; all but the first of a process are of one type. */
+static inline int is_queue(PyObject *x)
+{
+    return TYPE(x) == seen_queue || is_other_queue(x);
+}
+
+/* Room for one more command of at most `size` bytes. */
+static inline unsigned char *command_begin(Queue *q, size_t size)
+{
+    if ((q->used + size > q->room || q->count == q->places_room) && queue_grow(q, size))
+        return NULL;
+    return q->bytes + q->used;
+}
+
+/* The command is written; takes the reference to the code. */
+static inline void command_end(Queue *q, size_t size, PyObject *code, int instruction)
+{
+    q->used += size;
+    q->total++;
+    q->places[q->count++] = (place){code, instruction, q->used, last_handle};
+}
+
+/* There is an object for the next `remote_new`; -1 with an exception. Any Python may run here. */
+static inline int remote_ready(void)
+{
+    return nspare ? 0 : remote_more();
+}
+
+/* A new array object without a content yet, after `remote_ready`: no Python runs. */
+static inline Remote *remote_new(void)
+{
+    Remote *made = spare[--nspare];
+    memset((char *)made + offsetof(Remote, handle), 0, sizeof *made - offsetof(Remote, handle));
+    PyObject_Init((PyObject *)made, the.array);
+    PyObject_GC_Track(made);
+    return made;
+}
 
 #endif

@@ -1,6 +1,10 @@
 /* The array type with its operators, and the module. */
 #include "issue.h"
 
+#ifndef _WIN32
+#include <dlfcn.h>
+#endif
+
 struct issue the;
 uint64_t last_handle;
 _Thread_local uint64_t current;
@@ -16,10 +20,8 @@ char size_of(PyObject *meta)
     return size <= SMALL ? 1 : 2;
 }
 
-#define SPARE 64
-
-static Remote *spare[SPARE]; /* objects of exactly the array class that wait for their next life */
-static int nspare;
+Remote *spare[SPARE];
+int nspare;
 
 /* The worker may forget the array. Keeps the error that the program may be in the middle of. */
 static void give_back(Remote *self)
@@ -53,11 +55,9 @@ static void remote_dealloc(Remote *self)
 }
 
 /* There is an object for the next `remote_new`; -1 with an exception. The collector may run here, and with it any Python. */
-int remote_ready(void)
+int remote_more(void)
 {
     static allocfunc alloc;
-    if (nspare)
-        return 0;
     if (!alloc)
         alloc = (allocfunc)PyType_GetSlot(the.array, Py_tp_alloc);
     Remote *made = (Remote *)alloc(the.array, 0);
@@ -70,16 +70,6 @@ int remote_ready(void)
         ((freefunc)PyType_GetSlot(the.array, Py_tp_free))(made);
     Py_DECREF((PyObject *)the.array);
     return 0;
-}
-
-/* A new array object without a content yet, after `remote_ready`: no Python runs. */
-Remote *remote_new(void)
-{
-    Remote *made = spare[--nspare];
-    memset((char *)made + offsetof(Remote, handle), 0, sizeof *made - offsetof(Remote, handle));
-    PyObject_Init((PyObject *)made, the.array);
-    PyObject_GC_Track(made);
-    return made;
 }
 
 /* An array itself is in no cycle and unknown to the collector; one of a subclass with attributes may be. */
@@ -268,7 +258,8 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* f_lasti by its descriptor: the stable ABI has no function for it. */
+/* f_lasti by its descriptor, which makes an integer object each time: the stable ABI has no function for it. Python has
+ * one, outside of that promise: it is used where it is found. */
 static int find_lasti(void)
 {
     PyObject *types = PyImport_ImportModule("types");
@@ -277,6 +268,9 @@ static int find_lasti(void)
     the.lasti = frame ? PyObject_GetAttrString(frame, "f_lasti") : NULL;
     if (the.lasti)
         the.lasti_get = (descrgetfunc)PyType_GetSlot(Py_TYPE(the.lasti), Py_tp_descr_get);
+#ifndef _WIN32
+    *(void **)&the.lasti_of = dlsym(RTLD_DEFAULT, "PyFrame_GetLasti");
+#endif
     Py_XDECREF(frame);
     Py_XDECREF(types);
     return the.lasti && the.method && the.lasti_get ? 0 : -1;

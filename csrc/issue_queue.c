@@ -18,29 +18,31 @@ static int grow(void **memory, size_t *room, size_t needed, size_t unit)
     return 0;
 }
 
+PyTypeObject *seen_queue;
+
+int is_other_queue(PyObject *x)
+{
+    if (!PyObject_TypeCheck(x, the.queue))
+        return 0;
+    KEEP(TYPE(x));
+    PyTypeObject *before = seen_queue;
+    seen_queue = TYPE(x);
+    Py_XDECREF((PyObject *)before);
+    return 1;
+}
+
+int queue_grow(Queue *q, size_t size)
+{
+    return grow((void **)&q->bytes, &q->room, q->used + size, 1) ||
+           grow((void **)&q->places, &q->places_room, q->count + 1, sizeof(place));
+}
+
 int queue_arm(Queue *q)
 {
     q->armed = 1;
     PyObject *done = PyObject_CallFunctionObjArgs(the.arm, NULL);
     Py_XDECREF(done);
     return done ? 0 : -1;
-}
-
-/* Room for one more command of at most `size` bytes. */
-unsigned char *command_begin(Queue *q, size_t size)
-{
-    if (grow((void **)&q->bytes, &q->room, q->used + size, 1) ||
-        grow((void **)&q->places, &q->places_room, q->count + 1, sizeof(place)))
-        return NULL;
-    return q->bytes + q->used;
-}
-
-/* The command is written; takes the reference to the code. */
-void command_end(Queue *q, size_t size, PyObject *code, int instruction)
-{
-    q->used += size;
-    q->total++;
-    q->places[q->count++] = (place){code, instruction, q->used, last_handle};
 }
 
 static PyObject *queue_add(Queue *q, PyObject *args)
@@ -289,21 +291,6 @@ static PyType_Slot places_slots[] = {
 };
 PyType_Spec places_spec = {"rgpu._rgpu_issue.Places", sizeof(Places), 0, Py_TPFLAGS_DEFAULT, places_slots};
 
-/* Whether an object is a queue; all but the first of a process are of one type. */
-int is_queue(PyObject *x)
-{
-    static PyTypeObject *seen;
-    if (TYPE(x) == seen)
-        return 1;
-    if (!PyObject_TypeCheck(x, the.queue))
-        return 0;
-    KEEP(TYPE(x));
-    PyTypeObject *before = seen;
-    seen = TYPE(x);
-    Py_XDECREF((PyObject *)before);
-    return 1;
-}
-
 static PyObject *queue_unsent(Queue *q, void *Py_UNUSED(closure))
 {
     return PyLong_FromSize_t(q->count + (q->nfreed > 0));
@@ -399,9 +386,14 @@ static struct {
     char outside;
 } codes[CODES]; /* whose files were looked at */
 
+static size_t slot_of(PyObject *code)
+{
+    return ((uintptr_t)code >> 4) % CODES;
+}
+
 static int is_outside(PyObject *code)
 {
-    size_t at = ((uintptr_t)code >> 4) % CODES;
+    size_t at = slot_of(code);
     if (codes[at].code == code)
         return codes[at].outside;
     PyObject *name = PyObject_GetAttr(code, the.name_filename);
@@ -421,6 +413,21 @@ static int is_outside(PyObject *code)
     return outside;
 }
 
+PyObject *users_place(int *instruction)
+{
+    PyFrameObject *frame = the.lasti_of ? PyEval_GetFrame() : NULL;
+    if (!frame)
+        return NULL;
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame);
+    size_t at = slot_of(code);
+    if (codes[at].code != code || !codes[at].outside) {
+        Py_DECREF(code);
+        return NULL;
+    }
+    *instruction = the.lasti_of(frame);
+    return code;
+}
+
 /* A new reference to the code of the user's innermost line, and its instruction there; NULL: unknown. Python
  * runs where a file is met for the first time, or the line is not the caller's. */
 PyObject *find_place(int *instruction)
@@ -431,6 +438,10 @@ PyObject *find_place(int *instruction)
         return NULL;
     PyObject *code = (PyObject *)PyFrame_GetCode(frame), *where = NULL;
     int outside = is_outside(code);
+    if (outside > 0 && the.lasti_of) {
+        *instruction = the.lasti_of(frame);
+        return code;
+    }
     if (outside > 0) {
         where = the.lasti_get(the.lasti, (PyObject *)frame, (PyObject *)TYPE(frame));
     } else {

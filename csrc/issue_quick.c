@@ -1,23 +1,15 @@
-/* Calls that were made before: what a signature is, what it makes, and how it is learned. */
-#include "issue.h"
+/* Calls that were made before: what a signature makes, and how it is learned. */
+#include "issue_line.h"
 
-#define WORDS 48 /* of a signature; longer ones are not remembered */
-#define ARRAYS 8
-#define NUMBERS 4
 #define KEPT 4096 /* signatures of one function: a program that makes endless shapes must not keep them */
+#ifdef __GNUC__
+#define APART __attribute__((noinline)) /* its large frame is for those who need it */
+#else
+#define APART
+#endif
 #define TRIES 3   /* calls of one signature that may turn out not to be repeatable before nobody asks again */
 
-/* ---- signatures and what they make --------------------------------------------------------- */
-
-/* What of a call decides its result: words, which compare as a whole, and what the call's bytes need. */
-typedef struct {
-    uint64_t words[WORDS];
-    PyObject *kept[WORDS]; /* whose addresses are among the words */
-    Remote *arrays[ARRAYS];
-    PyObject *numbers[NUMBERS];
-    int nwords, nkept, narrays, nnumbers;
-    Queue *queue;
-} signature;
+/* ---- what a signature makes ----------------------------------------------------------------- */
 
 enum { OUT, HANDLE, ROOT, OFFSET, NUMBER }; /* what stands in a hole: 9 bytes, the encoding's mark and 8 more */
 
@@ -25,6 +17,8 @@ typedef struct {
     uint32_t at;
     uint8_t kind, index;
 } hole;
+
+#define CHUNK 16 /* an entry's bytes are so much at a time */
 
 enum { UNKNOWN, NOTHING, ITSELF, FRESH, VIEW }; /* what the call returns */
 
@@ -35,144 +29,10 @@ struct entry {
     unsigned char *bytes;
     PyObject *meta, *keep;
     int64_t offset; /* of a view in its array */
-    size_t size;
+    size_t size, room; /* room: rounded up to chunks */
     int nwords, nholes;
     uint8_t returns, small, tries, inside; /* inside: a view with elements, whose offset means something */
 };
-
-#define WORD(x)                                                                                        \
-    do {                                                                                               \
-        if (s->nwords == WORDS)                                                                        \
-            return -1;                                                                                 \
-        s->words[s->nwords++] = (uint64_t)(x);                                                         \
-    } while (0)
-
-/* An address among the words: its object must live as long as they are compared. The low bits tell the kinds. */
-#define IS_META 1
-#define IS_OBJECT 2
-#define IS_INT 3
-#define IS_TUPLE 4
-#define IS_SLICE 5
-#define IS_SAME 6
-#define IS_NUMBER 7
-
-static int sign_object(signature *s, PyObject *x, unsigned kind)
-{
-    WORD((uintptr_t)x | kind);
-    if (s->nkept == WORDS)
-        return -1;
-    s->kept[s->nkept++] = x;
-    return 0;
-}
-
-static int sign_int(signature *s, PyObject *x)
-{
-    int overflow;
-    long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
-    if (overflow)
-        return -1;
-    WORD(IS_INT);
-    WORD(value);
-    return 0;
-}
-
-static int sign_slice(signature *s, PyObject *x)
-{
-    Py_ssize_t start, stop, step;
-    if (PySlice_Unpack(x, &start, &stop, &step)) {
-        PyErr_Clear();
-        return -1;
-    }
-    WORD(IS_SLICE);
-    WORD(start);
-    WORD(stop);
-    WORD(step);
-    return 0;
-}
-
-static int sign_array(signature *s, Remote *x)
-{
-    for (int i = 0; i < s->narrays; i++)
-        if (s->arrays[i] == x) {
-            WORD(IS_SAME | (unsigned)i << 4);
-            return 0;
-        }
-    if (s->narrays == ARRAYS || !x->meta || !x->stream || x->stream != (s->narrays ? s->arrays[0]->stream : x->stream))
-        return -1;
-    s->arrays[s->narrays++] = x;
-    return sign_object(s, x->meta, IS_META);
-}
-
-static int is_constant(PyObject *x)
-{
-    Py_ssize_t count = the.constants ? PyTuple_Size(the.constants) : 0;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (PyTuple_GetItem(the.constants, i) == x)
-            return 1;
-    return 0;
-}
-
-/* Adds what an argument says; -1 where it is one that has to be looked at each time. */
-static int sign(signature *s, PyObject *x, const Quick *quick, int depth)
-{
-    PyTypeObject *type = Py_TYPE(x);
-    if (type == the.array)
-        return sign_array(s, (Remote *)x);
-    if (PyLong_CheckExact(x)) {
-        if (!quick->numbers)
-            return sign_int(s, x);
-        int overflow;
-        long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
-        if (value < INT32_MIN || value > INT32_MAX || overflow || s->nnumbers == NUMBERS)
-            return -1; /* whether a dtype holds it is asked each time */
-        s->numbers[s->nnumbers++] = x;
-        WORD(IS_NUMBER | (value < 0 || value > 127 ? 2 : 1) << 4); /* every dtype holds the small ones */
-        return 0;
-    }
-    if (PyFloat_CheckExact(x)) {
-        if (s->nnumbers == NUMBERS)
-            return -1;
-        s->numbers[s->nnumbers++] = x; /* its value never decides a layout */
-        WORD(IS_NUMBER);
-        return 0;
-    }
-    if (x == Py_None || x == Py_True || x == Py_False || x == Py_Ellipsis) {
-        WORD((uintptr_t)x | IS_OBJECT);
-        return 0;
-    }
-    if (type == &PySlice_Type)
-        return sign_slice(s, x);
-    if (PyTuple_CheckExact(x) && depth < 3) {
-        Py_ssize_t size = PyTuple_Size(x);
-        WORD(IS_TUPLE | (uint64_t)size << 4);
-        for (Py_ssize_t i = 0; i < size; i++)
-            if (sign(s, PyTuple_GetItem(x, i), quick, depth + 1))
-                return -1;
-        return 0;
-    }
-    if (PyUnicode_CheckExact(x) || (quick->itself && !depth && !s->nwords) || PyType_Check(x) || is_constant(x))
-        return sign_object(s, x, IS_OBJECT);
-    return -1;
-}
-
-static int sign_call(signature *s, const Quick *quick, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
-{
-    s->nwords = s->nkept = s->narrays = s->nnumbers = 0;
-    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
-    for (Py_ssize_t i = 0; i < nargs; i++)
-        if (sign(s, args[i], quick, 0))
-            return -1;
-    for (Py_ssize_t i = 0; i < named; i++)
-        if (sign_object(s, PyTuple_GetItem(names, i), IS_TUPLE) || sign(s, args[nargs + i], quick, 0))
-            return -1;
-    if (quick->here ? s->narrays : !s->narrays || !is_queue(s->arrays[0]->stream))
-        return -1; /* what an array says beyond its layout is no part of a signature */
-    s->queue = quick->here ? queue_numbered(current) : (Queue *)s->arrays[0]->stream;
-    if (!s->queue)
-        return -1;
-    WORD(s->queue->number);
-    return 0;
-}
 
 static uint64_t hash_of(const signature *s)
 {
@@ -209,9 +69,15 @@ static void entry_free(entry *e)
 static void forget(Quick *quick)
 {
     entry **entries = quick->entries;
+    line *lines = quick->lines;
     size_t room = quick->room;
     quick->entries = NULL;
+    quick->lines = NULL;
     quick->room = quick->count = 0;
+    for (int i = 0; lines && i < LINES; i++)
+        for (int j = 0; j <= LINE_ARGS; j++)
+            Py_XDECREF(lines[i].kept[j]);
+    PyMem_Free(lines);
     for (size_t i = 0; i < room; i++)
         if (entries[i])
             entry_free(entries[i]);
@@ -252,42 +118,49 @@ static Remote *root_of(Remote *array)
     return array;
 }
 
-static void fill(unsigned char *to, const entry *e, const signature *s, uint64_t out)
+static void put_number(unsigned char *at, PyObject *number)
 {
-    memcpy(to, e->bytes, e->size);
+    uint64_t bits;
+    if (PyFloat_CheckExact(number)) {
+        double value = PyFloat_AsDouble(number);
+        memcpy(&bits, &value, sizeof bits);
+        *at = 0xcb;
+    } else {
+        bits = (uint64_t)PyLong_AsLongLong(number);
+        *at = 0xd3;
+    }
+    put_u64(at + 1, bits);
+}
+
+static inline void fill(unsigned char *to, const entry *e, const operands *with, uint64_t out)
+{
+    for (size_t i = 0; i < e->room; i += CHUNK)
+        memcpy(to + i, e->bytes + i, CHUNK);
     for (int i = 0; i < e->nholes; i++) {
         const hole *h = &e->holes[i];
         unsigned char *at = to + h->at;
-        switch (h->kind) {
-        case OUT: put_u64(at + 1, out); break;
-        case HANDLE: put_u64(at + 1, s->arrays[h->index]->handle); break;
-        case ROOT: put_u64(at + 1, root_of(s->arrays[h->index])->handle); break;
-        case OFFSET:
+        if (h->kind == HANDLE)
+            put_u64(at + 1, with->arrays[h->index]->handle);
+        else if (h->kind == OUT)
+            put_u64(at + 1, out);
+        else if (h->kind == NUMBER)
+            put_number(at, with->numbers[h->index]);
+        else if (h->kind == ROOT)
+            put_u64(at + 1, root_of(with->arrays[h->index])->handle);
+        else {
             *at = 0xd3;
-            put_u64(at + 1, (uint64_t)(s->arrays[h->index]->offset + e->offset));
-            break;
-        case NUMBER:
-            if (PyFloat_CheckExact(s->numbers[h->index])) {
-                double value = PyFloat_AsDouble(s->numbers[h->index]);
-                uint64_t bits;
-                memcpy(&bits, &value, sizeof bits);
-                *at = 0xcb;
-                put_u64(at + 1, bits);
-            } else {
-                *at = 0xd3;
-                put_u64(at + 1, (uint64_t)PyLong_AsLongLong(s->numbers[h->index]));
-            }
+            put_u64(at + 1, (uint64_t)(with->arrays[h->index]->offset + e->offset));
         }
     }
 }
 
-static PyObject *result_of(const entry *e, const signature *s, Queue *q, uint64_t out)
+static inline PyObject *result_of(const entry *e, const operands *with, Queue *q, uint64_t out)
 {
     if (e->returns == NOTHING)
         Py_RETURN_NONE;
     if (e->returns == ITSELF) {
-        KEEP(s->arrays[0]);
-        return (PyObject *)s->arrays[0];
+        KEEP(with->arrays[0]);
+        return (PyObject *)with->arrays[0];
     }
     Remote *made = remote_new();
     made->handle = out;
@@ -297,7 +170,7 @@ static PyObject *result_of(const entry *e, const signature *s, Queue *q, uint64_
     Py_INCREF(made->meta);
     Py_INCREF(made->stream);
     if (e->returns == VIEW) {
-        Remote *array = s->arrays[0];
+        Remote *array = with->arrays[0];
         made->root = (PyObject *)root_of(array);
         made->offset = e->inside ? array->offset + e->offset : 0;
         Py_INCREF(made->root);
@@ -313,16 +186,16 @@ static int call_method(Queue *q, PyObject *name, PyObject *arg)
 }
 
 /* Queue the call's command; its result, or NULL with an error. No Python runs before the command is whole. */
-static PyObject *repeat(const entry *e, const signature *s, Queue *q, PyObject *code, int instruction)
+static inline PyObject *repeat(const entry *e, const operands *with, Queue *q, PyObject *code, int instruction)
 {
-    unsigned char *to = command_begin(q, e->size);
+    unsigned char *to = command_begin(q, e->room);
     uint64_t out = e->returns >= FRESH ? ++last_handle : 0;
-    PyObject *result = to ? result_of(e, s, q, out) : NULL;
+    PyObject *result = to ? result_of(e, with, q, out) : NULL;
     if (!result) {
         Py_XDECREF(code);
         return NULL;
     }
-    fill(to, e, s, out);
+    fill(to, e, with, out);
     command_end(q, e->size, code, instruction);
     if (q->armed && (Py_ssize_t)q->count < q->ripe && !q->check)
         return result;
@@ -380,7 +253,8 @@ static int take_lesson(entry *e, PyObject *lesson)
         return -1;
     Py_ssize_t count = PyTuple_Size(holes);
     hole *found = PyMem_Calloc((size_t)count + 1, sizeof *found);
-    unsigned char *copy = PyMem_Malloc((size_t)size + 1);
+    size_t room = ((size_t)size + CHUNK - 1) / CHUNK * CHUNK;
+    unsigned char *copy = PyMem_Calloc(room + 1, 1);
     for (Py_ssize_t i = 0; found && copy && i < count; i++) {
         unsigned at, kind, index;
         if (!PyArg_ParseTuple(PyTuple_GetItem(holes, i), "III", &at, &kind, &index) || at + 9 > (size_t)size ||
@@ -400,6 +274,7 @@ static int take_lesson(entry *e, PyObject *lesson)
     e->holes = found;
     e->bytes = copy;
     e->size = (size_t)size;
+    e->room = room;
     e->meta = meta;
     e->offset = offset;
     e->inside = (uint8_t)inside;
@@ -436,10 +311,10 @@ static void learn(Quick *quick, const signature *s, PyObject *result)
         Py_DECREF(keep); /* who is in it lives in the entry's */
     if (e->returns != UNKNOWN || ++e->tries > TRIES || (quick->here && Py_TYPE(result) != the.array))
         return;
-    PyObject *arrays = list_of((PyObject *const *)s->arrays, s->narrays);
-    PyObject *numbers = list_of(s->numbers, s->nnumbers);
+    PyObject *arrays = list_of((PyObject *const *)s->with.arrays, s->with.narrays);
+    PyObject *numbers = list_of(s->with.numbers, s->with.nnumbers);
     PyObject *lesson =
-        arrays && numbers ? PyObject_CallFunctionObjArgs(the.learn, arrays, numbers, result, s->queue, NULL) : NULL;
+        arrays && numbers ? PyObject_CallFunctionObjArgs(the.learn, arrays, numbers, result, s->with.queue, NULL) : NULL;
     Py_XDECREF(arrays);
     Py_XDECREF(numbers);
     entry **still = quick->room ? find(quick, s, hash) : NULL; /* Python ran: others may have been here */
@@ -449,25 +324,46 @@ static void learn(Quick *quick, const signature *s, PyObject *result)
     PyErr_Clear();
 }
 
-PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject *names)
+/* The result of a call that a line leads to; NULL: none does, or with an exception. */
+static inline PyObject *call_again(Quick *quick, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    Py_ssize_t nargs = (Py_ssize_t)(flags & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
+    uint64_t words[LINE_WORDS];
+    operands with;
+    int instruction, nwords;
+    if (remote_ready() || (nwords = words_of(words, &with, quick, args, count)) < 0 || !quick->lines)
+        return NULL;
+    const line *l = line_of(quick->lines, words, nwords);
+    Queue *q = with.queue;
+    if (!is_line(l, words, nwords, count, names, q->number) || !q->direct || (q->number != current && !quick->anywhere))
+        return NULL;
+    PyObject *code = users_place(&instruction);
+    return code ? repeat(l->found, &with, q, code, instruction) : NULL;
+}
+
+/* Any other call: one that a signature leads to, or the function's. */
+static APART PyObject *call_signed(Quick *quick, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
     signature s;
     if (sign_call(&s, quick, args, nargs, names))
         return call_slow(quick->slow, args, nargs, names);
-    Queue *q = s.queue;
+    Queue *q = s.with.queue;
     if (!q->direct || (q->number != current && !quick->anywhere))
         return call_slow(quick->slow, args, nargs, names);
     if (quick->count) {
         int instruction;
-        PyObject *code = find_place(&instruction);
+        PyObject *code = find_place(&instruction), *before[LINE_ARGS + 1] = {NULL};
         if (remote_ready()) {
             Py_XDECREF(code);
             return NULL;
         }
         entry *e = quick->count ? *find(quick, &s, hash_of(&s)) : NULL;
-        if (e && e->returns != UNKNOWN)
-            return repeat(e, &s, q, code, instruction);
+        if (e && e->returns != UNKNOWN) {
+            draw_line(quick, e, args, nargs + (names ? PyTuple_Size(names) : 0), names, before);
+            PyObject *result = repeat(e, &s.with, q, code, instruction);
+            for (int i = 0; i <= LINE_ARGS; i++)
+                Py_XDECREF(before[i]);
+            return result;
+        }
         Py_XDECREF(code);
     }
     uint64_t before = q->total;
@@ -478,6 +374,17 @@ PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject
         learn(quick, &s, result);
     Py_DECREF((PyObject *)q);
     return result;
+}
+
+PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject *names)
+{
+    Py_ssize_t nargs = (Py_ssize_t)(flags & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
+    if (quick->lines) {
+        PyObject *result = call_again(quick, args, nargs + (names ? PyTuple_Size(names) : 0), names);
+        if (result || PyErr_Occurred())
+            return result;
+    }
+    return call_signed(quick, args, nargs, names);
 }
 
 static PyObject *quick_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
