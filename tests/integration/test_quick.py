@@ -46,7 +46,7 @@ def line(k):
     ab = cp.zeros(i8[k % 6 : k % 6 + 1]); ac = cp.empty((0, k)); ad = cp.zeros((), bool)
     for p, q in ((a, a), (a, b), (b, a), (b, b), (a, a), (b[:1], a), (a, 1), (a, 1.0), (a, 200), (i8, 1), (i8, 200.0)):
         cp.subtract(p, q, dtype="f4"); cp.subtract(q, p); kept.append(p - q); results.append(kept.pop().sum().item())
-    for n in (slice(1, None), slice(2), slice(0, 2), slice(0, 2, 2), slice(None, None, -1), slice(None, None, 2**61 + 1)):
+    for n in (slice(1, None), slice(2), slice(0, 2), slice(0, 2, 2), slice(None, None, -1), slice(0, 3, 2**61 + 1)):
         results.append(a[n].tolist()); results.append(a[n, n].tolist())
     for n in range(12):
         results.append(cp.zeros((n, 2)).T.shape); results.append(tuple((cp.ones(n) + 1).tolist())); rr.sum(axis=n % 2)

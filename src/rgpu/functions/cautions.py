@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rgpu.client import pool
+from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
 from rgpu.functions import dispatch, indexing, signatures
 from rgpu.wire.functions import BY_NAME
@@ -111,6 +112,7 @@ def cov(a: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: An
     return dispatch.call("cov", a, y, rowvar, bias, ddof, fweights, aweights, dtype=dtype)
 
 
+@quick()
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """Numbers for what is none; ``copy=False`` writes them into the array itself and returns it."""
     result = dispatch.call("nan_to_num", x, nan=nan, posinf=posinf, neginf=neginf)

@@ -206,19 +206,26 @@ _NUMBERS = frozenset({"axes", "s", "shape", "shift"})  # keywords that may come 
 class _Arguments:
     """One walk over the arguments of a call: wire form, layouts, signature, arrays.
 
-    ``exact``: floats may be counts, which decide by their values. ``whole``: all that is on the host is in the key.
+    ``exact``: floats may be counts, which decide by their values, but for those of ``free`` (``_FREE``).
+    ``whole``: all that is on the host is in the key.
     ``single``, ``few``: among the arrays are single numbers or integers in a row, which may be counts and extents.
     """
 
-    def __init__(self, stream: Any, args: tuple, kwargs: dict, accept_host: bool, exact: bool = False) -> None:
-        self.stream, self.accept_host, self.exact = stream, accept_host, exact
+    def __init__(
+        self, stream: Any, args: tuple, kwargs: dict, accept_host: bool, exact: bool = False, free: Any = frozenset()
+    ) -> None:
+        self.stream, self.accept_host = stream, accept_host
         self.whole, self.single, self.few = True, False, False
         self.key: list = []
         self.given: list[int] = []  # handles of arrays
         self.kept: list = []
-        self.wire = [self.walk(x) for x in args]
+        self.wire = []
+        for place, x in enumerate(args):
+            self.exact = exact and place not in free
+            self.wire.append(self.walk(x))
         self.wire_kw = {}
         for name, x in kwargs.items():
+            self.exact = exact and name not in free
             self.key.append(name)
             self.wire_kw[name] = self.walk(x)
 
@@ -302,9 +309,30 @@ _HOST_FUNCTIONS = {
 }  # fmt: skip
 
 
-_OF_OPERANDS = {"clip", "where"}  # whose numbers are no counts, which matters where no rule is asked (NumPy 1)
+#: parameters, by place and by name, whose floats are values of elements or tolerances: never counts, axes, flags
+#: or what CuPy checks on the caller's line. No layout depends on them (tests/conformance/test_free_floats.py).
+_FREE: dict[str, frozenset] = {
+    name: frozenset(int(word) if word.isdigit() else word for word in words.split())
+    for name, words in {
+        "clip": "1 2 min max a_min a_max",
+        "where": "1 2",
+        "isclose": "2 3 rtol atol",
+        "allclose": "2 3 rtol atol",
+        "nan_to_num": "nan posinf neginf",
+        "interp": "3 4 left right",
+    }.items()
+}
+_NONE: frozenset = frozenset()
+_OF_OPERANDS = {"clip", "where"}  # whose arrays are no counts either, which matters where no rule is asked (NumPy 1)
 _EXACT = frozenset((int, bool, str, type(None)))
 _calls: dict[Any, tuple[int, Meta]] = {}  # signature of ``_quick`` -> number of the function, result's layout
+
+
+def _remember_call(signature: Any, function: Function, tree: Any) -> None:
+    if type(tree) is Meta and tree.c and tree.nbytes <= _SMALL:
+        if len(_calls) >= _KEPT:
+            _calls.clear()
+        _calls[signature] = function.id, tree
 
 
 def _whole(x: tuple) -> bool:
@@ -312,21 +340,29 @@ def _whole(x: tuple) -> bool:
     return all(type(n) is int and -(2**63) <= n < 2**63 for n in x)
 
 
-def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list, dict] | None:
-    """(signature, wire form, wire form of the keywords) of a call with arrays of this device and simple
-    values only, else None. What ``_Arguments`` would make, in a quarter of its time."""
+def _quick(
+    stream: Any, name: Any, args: tuple, kwargs: dict, exact: bool, free: frozenset
+) -> tuple[Any, list, dict, bool] | None:
+    """(signature, wire form, wire form of the keywords, whether floats' values are in the signature) of a call with
+    arrays of this device and simple values only, else None: ``_Arguments`` in a quarter of its time."""
     key: list = [name]
     wire: list = []
-    for x in args:
+    held = False
+    for place, x in enumerate(args):
         kind = type(x)
         if kind is ndarray and x._stream is stream:
-            key.append(x._metadata)
-            wire.append((values.HANDLE, x._handle))
+            given = (values.HANDLE, x._handle)
+            key.append((x._metadata, wire.index(given)) if given in wire else x._metadata)
+            wire.append(given)
         elif kind in _EXACT and (kind is not int or -(2**63) <= x < 2**63):
             key += (kind, x)
             wire.append(x)
-        elif kind is float:  # remembered only where its value decides no layout
-            key.append(float)
+        elif kind is float:
+            if exact and place not in free:
+                key += (float, x)
+                held = True
+            else:
+                key.append(float)
             wire.append(x)
         elif kind is tuple and _whole(x):
             key += (tuple, x)
@@ -337,7 +373,11 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
     for word, x in kwargs.items():
         kind = type(x)
         if kind is float:
-            key += (word, float)
+            if exact and word not in free:
+                key += (word, float, x)
+                held = True
+            else:
+                key += (word, float)
         elif kind is tuple and _whole(x):
             key += (word, tuple, x)
             named = named | {word: (values.TUPLE, *x)}
@@ -345,23 +385,29 @@ def _quick(stream: Any, name: str, args: tuple, kwargs: dict) -> tuple[Any, list
             key += (word, kind, x)
         else:
             return None
-    return tuple(key), wire, named
+    return tuple(key), wire, named, held
+
+
+def _again(stream: Any, quick: tuple, found: tuple) -> Any:
+    """Submit a call whose signature was met before."""
+    fn, meta = found
+    handle = next_handle()
+    command = (_T_CALL, fn, (handle,), quick[1], quick[2])
+    stream.submit_predicted(command, (handle,), (meta,))
+    if not quick[3]:
+        note(stream, command, handle)
+    return new(meta, stream, handle)
 
 
 def call(name: str, *args: Any, **kwargs: Any) -> Any:
     """Run a declared function and return its result as the user sees it."""
-    quick = _quick(stream := pool.current_stream(), name, args, kwargs)
+    quick = _quick(stream := pool.current_stream(), name, args, kwargs, True, _FREE.get(name, _NONE))
     if quick is None:
         return _call(name, None, args, kwargs)
     found = _calls.get(quick[0])
     if found is None:
         return _call(name, quick[0], args, kwargs)
-    fn, meta = found
-    handle = next_handle()
-    command = (_T_CALL, fn, (handle,), quick[1], quick[2])
-    stream.submit_predicted(command, (handle,), (meta,))
-    note(stream, command, handle)
-    return new(meta, stream, handle)
+    return _again(stream, quick, found)
 
 
 def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
@@ -387,7 +433,7 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
     if kind in ("reduce", "scan") and not name.startswith("arg"):  # of positions nothing is lost
         warn_of_lost_parts(args[:1], kwargs.get("dtype"))
     counted = name not in _OF_OPERANDS
-    encoded = _Arguments(stream, args, kwargs, accept, counted)
+    encoded = _Arguments(stream, args, kwargs, accept, True, _FREE.get(name, _NONE))
     if kind in ("mutate", "internal"):
         return run(function, encoded, out)
     if out is not None:
@@ -405,10 +451,8 @@ def _call(name: str, signature: Any, args: tuple, kwargs: dict) -> Any:
             held = counted and kind == "pure" and (encoded.single or encoded.few)  # arrays may hold what decides
             return ask(function, encoded, None if held or tree is predict.WAIT else key)
         predict.remember(predict.known, key, tree)
-    if signature is not None and type(tree) is Meta and tree.nbytes <= _SMALL and not (counted and float in signature):
-        if len(_calls) >= _KEPT:
-            _calls.clear()
-        _calls[signature] = function.id, tree
+    if signature is not None:
+        _remember_call(signature, function, tree)
     return submit(function, encoded, tree)
 
 
@@ -460,13 +504,20 @@ def call_learned(name: str, *args: Any, **kwargs: Any) -> Any:
 
 def learn(name: str, args: tuple, kwargs: dict, exact: bool = False) -> Any:
     """The same; ``exact``: floats may be counts, and what is learned is learned for their values."""
+    stream = pool.current_stream()
+    quick = _quick(stream, (name, stream.device.maker), args, kwargs, exact, _NONE)
+    found = None if quick is None else _calls.get(quick[0])
+    if found is not None:
+        return _again(stream, quick, found)  # type: ignore[arg-type]
     function = BY_NAME[name]
     out = kwargs.get("out")
-    encoded = _Arguments(pool.current_stream(), args, kwargs, True, exact)
+    encoded = _Arguments(stream, args, kwargs, True, exact)
     if out is not None:
         return run(function, encoded, out)
     key = None if exact and encoded.single else encoded.signature(function)
     tree = _learned(encoded.stream, key)
+    if tree is not None and quick is not None:
+        _remember_call(quick[0], function, tree)
     return ask(function, encoded, key) if tree is None else submit(function, encoded, tree)
 
 

@@ -17,6 +17,7 @@ from rgpu import surface
 from rgpu.client import failures, pool
 from rgpu.client.meta import Meta, fresh
 from rgpu.client.predict import scalar_key
+from rgpu.client.quick import quick
 from rgpu.client.remote import Remote
 from rgpu.functions import creation, dispatch
 from rgpu.wire.functions import BY_NAME, TABLE
@@ -120,7 +121,7 @@ def _function(name: str) -> Any:
     call.__doc__ = f"CuPy's ``{name}``, on the current device."
     if signature:
         call.__signature__ = signature  # type: ignore[attr-defined]
-    return call
+    return quick()(call)
 
 
 def backend(functions: dict[str, Any]) -> tuple[Any, Any]:
