@@ -36,7 +36,7 @@ from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import MEETING, OWN, TABLE
 
 COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
-GROWTH = 4  # times as many commands in each batch that follows an early one, up to BATCH
+GROWTH = 8  # times as many commands in each batch that follows an early one, up to BATCH
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
 CLOSE = 1.0  # seconds that closing waits for the last answers
