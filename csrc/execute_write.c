@@ -1,6 +1,7 @@
 /* Bytes from the client's memory: where a large frame belongs, and the message that brings them. */
 #define NO_IMPORT_ARRAY
 #include "execute_loop.h"
+#include "rgpu_copy.h"
 
 #define FRAME ((npy_intp)16 << 20) /* bytes, as in rgpu.wire.limits */
 #define ALONE (1 << 20) /* bytes from which on other threads may run meanwhile: to have them wait costs as much */
@@ -53,11 +54,11 @@ static int fill(PyArrayObject *array, npy_intp offset, PyObject *payload)
     int fits = data.len <= PyArray_NBYTES(array) - offset;
     if (fits && data.buf != to) { /* else it was received in its place */
         if (data.len < ALONE)
-            memcpy(to, data.buf, (size_t)data.len);
+            copy_bytes(to, data.buf, (size_t)data.len);
         else {
             Py_INCREF((PyObject *)array);
             Py_BEGIN_ALLOW_THREADS;
-            memcpy(to, data.buf, (size_t)data.len);
+            copy_bytes(to, data.buf, (size_t)data.len);
             Py_END_ALLOW_THREADS;
             Py_DECREF((PyObject *)array);
         }

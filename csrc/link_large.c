@@ -2,6 +2,7 @@
  * handed to rgpu.link.framing in the middle of its frame, as if that had begun it. */
 #define _GNU_SOURCE
 #include "link_pipe.h"
+#include "rgpu_copy.h"
 
 #define HEAD 16       /* bytes of the head of a message of three frames */
 #define PAUSED 500e-6 /* seconds without a byte after which whoever waits does other things */
@@ -57,7 +58,7 @@ static PyObject *place_of(PyObject *session, PyObject *frames, PyObject *answer,
 static int64_t move_in(Inlet *in, const Py_buffer *to, int64_t *got)
 {
     Py_ssize_t here = in->high - in->low, size = here < to->len ? here : to->len;
-    memcpy(to->buf, in->buffer + in->low, (size_t)size);
+    copy_bytes(to->buf, in->buffer + in->low, (size_t)size);
     in->low += size;
     *got = 1;
     int64_t filled = size;

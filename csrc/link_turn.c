@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include "link.h"
+#include "rgpu_copy.h"
 
 #define ANSWER (9 << 20) /* bytes that the window must have room for before an answer is made: a chunk of the nearest link, and more */
 #define TOGETHER 16        /* answers in turn that came while this end gave way: the peer has this core, too */
@@ -35,7 +36,7 @@ static int is_answer(PyObject *message, PyObject *answer, PyObject *place)
     if (count == 3 && PyObject_GetBuffer(PyList_GetItem(message, 2), &data, PyBUF_SIMPLE))
         same = -1;
     else if ((same = data.len == to.len) && to.len)
-        memcpy(to.buf, data.buf, (size_t)to.len);
+        copy_bytes(to.buf, data.buf, (size_t)to.len);
     if (data.obj)
         PyBuffer_Release(&data);
     PyBuffer_Release(&to);

@@ -5,10 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
+#include "rgpu_copy.h"
 #include "rgpu_transport.h"
 
 #define LINE 64
@@ -53,23 +51,6 @@ static int roomy(uint64_t used, size_t capacity) { return used <= capacity / 2; 
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* What will not be read again soon: a plain copy would first fetch each line that it overwrites. */
-static void copy_past_caches(unsigned char *to, const unsigned char *from, size_t size)
-{
-#ifdef __SSE2__
-    size_t odd = least(-(uintptr_t)to & (LINE - 1), size);
-    memcpy(to, from, odd);
-    for (to += odd, from += odd, size -= odd; size >= LINE; to += LINE, from += LINE, size -= LINE) {
-        __m128i line[4];
-        memcpy(line, from, LINE);
-        for (int i = 0; i < 4; i++)
-            _mm_stream_si128((__m128i *)to + i, line[i]);
-    }
-    _mm_sfence();
-#endif
-    memcpy(to, from, size);
-}
-
 static int64_t shm_read(rgpu_transport *base, void *out, size_t size)
 {
     shm *t = (shm *)base;
@@ -83,9 +64,9 @@ static int64_t shm_read(rgpu_transport *base, void *out, size_t size)
         size_t at = t->read & (t->capacity - 1);
         size_t n = least(least((size_t)have, size - done), least(t->capacity - at, PIECE));
         if (size >= STREAMED)
-            copy_past_caches((unsigned char *)out + done, t->in->data + at, n);
+            copy_past_caches((char *)out + done, t->in->data + at, n);
         else
-            memcpy((char *)out + done, t->in->data + at, n);
+            copy_bytes((char *)out + done, t->in->data + at, n);
         t->read += n;
         done += n;
         atomic_store_explicit(&t->in->tail, t->read, memory_order_release);
@@ -116,7 +97,7 @@ static int64_t shm_write(rgpu_transport *base, const void *in, size_t size)
             break;
         size_t at = t->written & (t->capacity - 1);
         size_t n = least(least((size_t)room, size - done), least(t->capacity - at, PIECE));
-        memcpy(t->out->data + at, (const char *)in + done, n);
+        copy_bytes(t->out->data + at, (const char *)in + done, n);
         t->written += n;
         done += n;
         atomic_store_explicit(&t->out->head, t->written, memory_order_release);

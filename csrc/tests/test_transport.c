@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rgpu_copy.h"
 #include "rgpu_transport.h"
 
 #define CAPACITY (1u << 12)
@@ -95,6 +96,27 @@ static int large(void *shared)
     return check(good, "a large frame is not what it was");
 }
 
+/* Copies at all distances within a page. */
+static int copies(void)
+{
+    enum { SIZE = 5000, ROOM = 3 * 4096 };
+    unsigned char *from = aligned_alloc(4096, ROOM), *to = aligned_alloc(4096, ROOM);
+    int good = from && to;
+    for (size_t i = 0; good && i < ROOM; i++)
+        from[i] = byte_at(i);
+    for (size_t a = 0; good && a < 70; a += 7)
+        for (size_t b = 0; good && b < 140; b++)
+            for (int past = 0; past < 2; past++) {
+                size_t size = SIZE - 31 * b;
+                memset(to, 0xee, ROOM);
+                (past ? copy_past_caches : copy_bytes)(to + b, from + a, size);
+                good &= !memcmp(to + b, from + a, size) && to[b + size] == 0xee && (!b || to[b - 1] == 0xee);
+            }
+    free(from);
+    free(to);
+    return check(good, "a copy is not what it was");
+}
+
 static int bells(void *shared)
 {
     char byte = 'x', full[CAPACITY] = {0};
@@ -145,7 +167,7 @@ int main(void)
     int good = check(rgpu_shm_open(shared, 3000, 0) == NULL, "a capacity that is no power of two");
     good &= stream(shared);
     memset(shared, 0, rgpu_shm_size(CAPACITY));
-    good &= bells(shared) && liars(shared) && large(shared);
+    good &= bells(shared) && liars(shared) && large(shared) && copies();
     char why[256];
     good &= check(rgpu_ucx_load("/nowhere/libucp.so.0", why, sizeof why) == -1 && why[0], "UCX out of nowhere");
     good &= check(rgpu_ucx_open(1) == NULL, "UCX without its library");

@@ -153,6 +153,16 @@ def test_a_worker_keeps_no_more_than_it_may(monkeypatch):
     assert ops.Reply.decode(codec.unpack(answers[0][0])).kind == "RuntimeError"
 
 
+def test_a_copy_lies_in_its_page_as_its_source_does():
+    """A little behind that place it would take ten times as long on some processors."""
+    staging, memory = Staging(), np.random.default_rng(1).integers(0, 255, 1 << 20, np.uint8)
+    for start, size in ((0, 1 << 18), (1, 1 << 18), (4095, 262_143), (17, 40_000), (4097, 600_000)):
+        copy = staging.copy(memoryview(memory[start : start + size]))
+        found = np.frombuffer(copy, np.uint8)
+        places = [array.__array_interface__["data"][0] % 4096 for array in (found, memory[start:])]
+        assert places[0] == places[1] and np.array_equal(found, memory[start : start + size])
+
+
 def test_copies_wait_in_memory_that_is_used_again():
     staging = Staging()
     data = memoryview(bytes(range(256)) * 1000)
