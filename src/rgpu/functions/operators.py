@@ -274,7 +274,7 @@ def _enter(stream: Any, command: tuple, frame: Any) -> None:
     code, pending = frame.f_code, stream.pending
     pending += (command, (code, frame.f_lasti) if outside.get(code.co_filename) else place_of(frame))
     if len(pending) >= _FULL:
-        stream.flush()
+        stream.flush_batch()
     elif not stream.armed:
         stream.armed = True
         ticker.arm()
