@@ -21,6 +21,7 @@ typedef PyObject *(*vectorcallfunc)(PyObject *, PyObject *const *, size_t, PyObj
 #define TYPE(x) Py_TYPE((PyObject *)(x))
 #define KEEP(x) Py_INCREF((PyObject *)(x))
 
+#define ORIGINS 320 /* messages whose lines are remembered: the window, and a little more; as in rgpu.client.queue */
 #define SMALL 4096 /* bytes: arrays up to here are freed many in one command, as in rgpu.client.remote */
 
 struct issue {
@@ -73,6 +74,8 @@ typedef struct Queue {
     freed *freed;
     size_t nfreed, freed_room;
     uint64_t number, total, replayed; /* total: commands ever queued; replayed: those that left as repetitions */
+    uint64_t batch, left;             /* messages numbered, and the commands in them */
+    PyObject *origins[ORIGINS];       /* where the commands of the last messages came from, by number */
     Py_ssize_t ripe; /* commands after which a batch leaves */
     char direct, armed, check, dead, replay, listed;
     struct replays *replays;

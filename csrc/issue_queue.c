@@ -200,19 +200,48 @@ static int write_plain(const Queue *q, size_t count, output_bytes *out)
     return 0;
 }
 
-/* (body of a message, where its commands came from), of at most `limit` of the first commands, which leave the queue.
+/* The next message has a number; where its commands came from can be asked for a while. Takes the reference. */
+static void number(Queue *q, PyObject *places, size_t count)
+{
+    PyObject **at = &q->origins[++q->batch % ORIGINS], *before = *at;
+    *at = places;
+    q->left += count;
+    Py_XDECREF(before);
+}
+
+static PyObject *queue_leave(Queue *q, PyObject *places)
+{
+    Py_ssize_t count = PySequence_Size(places);
+    if (count < 0)
+        return NULL;
+    Py_INCREF(places);
+    number(q, places, (size_t)count);
+    return PyLong_FromUnsignedLongLong(q->batch);
+}
+
+static PyObject *queue_places(Queue *q, PyObject *batch)
+{
+    uint64_t wanted = PyLong_AsUnsignedLongLong(batch);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *found = wanted && wanted <= q->batch && q->batch - wanted < ORIGINS ? q->origins[wanted % ORIGINS] : NULL;
+    found = found ? found : Py_None;
+    Py_INCREF(found);
+    return found;
+}
+
+/* The body of a message of at most `limit` of the first commands, which leave the queue; empty: there is none.
  * Of one that need not be emptied the beginning of a repetition may stay. `last`: an encoded command that leaves behind them,
  * issued at (code, instruction). */
 static PyObject *queue_take(Queue *q, PyObject *args)
 {
-    unsigned long long batch;
     Py_ssize_t limit, done;
     int whole, early = 0;
     const char *last = NULL;
     Py_ssize_t size = 0;
     PyObject *code = NULL;
     int instruction = 0;
-    if (!PyArg_ParseTuple(args, "Knp|y#Oi:take", &batch, &limit, &whole, &last, &size, &code, &instruction))
+    if (!PyArg_ParseTuple(args, "np|y#Oi:take", &limit, &whole, &last, &size, &code, &instruction))
         return NULL;
     if (!size)
         last = NULL;
@@ -229,8 +258,12 @@ static PyObject *queue_take(Queue *q, PyObject *args)
     if (!whole && done && !last)
         early = free_early(q, (size_t)done, &out);
     out.items += last != NULL;
+    if (!out.items) {
+        PyMem_Free(out.bytes);
+        return PyBytes_FromStringAndSize(NULL, 0);
+    }
     unsigned char head[15] = {0x92, 0xcf};
-    put_u64(head + 2, batch);
+    put_u64(head + 2, q->batch + 1);
     head[10] = 0xdd;
     for (int i = 0; i < 4; i++)
         head[11 + i] = (unsigned char)(out.items >> (24 - 8 * i));
@@ -253,7 +286,8 @@ static PyObject *queue_take(Queue *q, PyObject *args)
         Py_XDECREF(body);
         return NULL;
     }
-    return Py_BuildValue("(NN)", body, places);
+    number(q, (PyObject *)places, (size_t)(places->count + early));
+    return body;
 }
 
 static void places_dealloc(Places *self)
@@ -283,10 +317,30 @@ static PyObject *places_item(Places *self, Py_ssize_t i)
     return Py_BuildValue("(Oi)", found->code, found->instruction);
 }
 
+/* The line of a command that was not known when it left: (code, instruction) or None. */
+static int places_set_item(Places *self, Py_ssize_t i, PyObject *value)
+{
+    PyObject *code = NULL;
+    int instruction = 0;
+    if (i < 0 || i >= self->count || !value) {
+        PyErr_SetString(PyExc_IndexError, "no such command");
+        return -1;
+    }
+    if (value != Py_None && !(PyTuple_Check(value) && PyArg_ParseTuple(value, "Oi", &code, &instruction)))
+        return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_TypeError, "(code, instruction) or None"), -1);
+    PyObject *before = self->places[i].code;
+    Py_XINCREF(code);
+    self->places[i].code = code;
+    self->places[i].instruction = instruction;
+    Py_XDECREF(before);
+    return 0;
+}
+
 static PyType_Slot places_slots[] = {
     {Py_tp_dealloc, places_dealloc},
     {Py_sq_length, places_length},
     {Py_sq_item, places_item},
+    {Py_sq_ass_item, places_set_item},
     {0, NULL},
 };
 PyType_Spec places_spec = {"rgpu._rgpu_issue.Places", sizeof(Places), 0, Py_TPFLAGS_DEFAULT, places_slots};
@@ -339,6 +393,8 @@ static void queue_dealloc(Queue *q)
     PyMem_Free(q->bytes);
     PyMem_Free(q->freed);
     replays_free(q->replays);
+    for (int i = 0; i < ORIGINS; i++)
+        Py_XDECREF(q->origins[i]);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(q);
     Py_DECREF(type);
 }
@@ -347,7 +403,9 @@ static PyMethodDef queue_methods[] = {
     {"add_packed", (PyCFunction)queue_add, METH_VARARGS, "Queue an encoded command, issued at (code, instruction)."},
     {"free", (PyCFunction)queue_free, METH_O, "Forget a handle on the worker. Never raises."},
     {"gather", (PyCFunction)queue_gather, METH_NOARGS, "Make commands of what was freed."},
-    {"take", (PyCFunction)queue_take, METH_VARARGS, "(batch, limit, whole, last=b'', code, instruction) -> (body of a message, where its commands came from)."},
+    {"take", (PyCFunction)queue_take, METH_VARARGS, "(limit, whole, last=b'', code, instruction) -> body of the next message, b'' if it were empty."},
+    {"leave", (PyCFunction)queue_leave, METH_O, "(places) -> number of a message that leaves past the queue."},
+    {"places", (PyCFunction)queue_places, METH_O, "(number of a message) -> where its commands came from; None: that is forgotten."},
     {"refuse", (PyCFunction)queue_refuse, METH_NOARGS, "Nothing enters directly from now on; frees are ignored."},
     {NULL, NULL, 0, NULL},
 };
@@ -360,6 +418,8 @@ static PyMemberDef queue_members[] = {
     {"number", T_ULONGLONG, offsetof(Queue, number), 0, "different from every other stream's"},
     {"ripe", T_PYSSIZET, offsetof(Queue, ripe), 0, "commands after which a batch leaves"},
     {"total", T_ULONGLONG, offsetof(Queue, total), READONLY, "commands queued so far"},
+    {"batch", T_ULONGLONG, offsetof(Queue, batch), READONLY, "number of the last message"},
+    {"left", T_ULONGLONG, offsetof(Queue, left), READONLY, "commands in messages"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyGetSetDef queue_getset[] = {

@@ -13,7 +13,7 @@
 
 #define TYPE(x) Py_TYPE((PyObject *)(x))
 
-extern PyType_Spec session_spec, inlet_spec, outlet_spec;
+extern PyType_Spec session_spec, inlet_spec, outlet_spec, conversation_spec;
 
 double link_now(void);                        /* time.monotonic() */
 /* What link_turn.c needs of the others; these are the methods of the same names. */
@@ -32,6 +32,12 @@ PyObject *link_take_large(PyObject *session, PyObject *inlet, PyObject *answer, 
 void link_learn_place(int gave); /* an answer has come, and whether somebody else had this core meanwhile: the peer, if that happens each time */
 void link_learn_core(int core);  /* the peer has written on this core; -1: unknown */
 PyObject *link_turn(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+/* What link_exchange.c needs. */
+int link_roomy(PyObject *session, int64_t nbytes);     /* whether a message of so many bytes may leave, and the window is not half full */
+int link_torn(PyObject *inlet, PyObject *outlet);      /* whether a message is half in or out */
+int link_signs(PyObject *inlet);                       /* whether the peer asks for one */
+int link_names(void);                                  /* once; -1 with an exception */
 
 int64_t link_total(PyObject *frames);         /* bytes of a list of frames; -1 with an exception */
 extern PyObject *link_monotonic;              /* the clock that need not be called */

@@ -71,6 +71,26 @@ static int64_t move_in(Inlet *in, const Py_buffer *to, int64_t *got)
     return filled;
 }
 
+/* The long way goes on with a message whose large frame is here in part, as if it had begun it; the reader's attributes are
+ * explained there. No line of Python runs, and so no handler of a signal. */
+static int hand_over(Inlet *in, PyObject *frames, PyObject *place, int64_t filled)
+{
+    PyObject *reader = &in->ob_base, *flat = PyObject_CallMethod(reader, "flat", "Os", place, "u1");
+    PyObject *view = flat ? PyMemoryView_FromObject(flat) : NULL;
+    PyObject *sizes = Py_BuildValue("(nnn)", PyObject_Size(PyList_GetItem(frames, 0)), PyObject_Size(PyList_GetItem(frames, 1)),
+                                    view ? PyObject_Size(view) : 0);
+    PyObject *done = PyLong_FromLongLong(filled);
+    int failed = !view || !sizes || !done || PyObject_SetAttrString(reader, "_filled", done) ||
+                 PyObject_SetAttrString(reader, "_frames", frames) || PyObject_SetAttrString(reader, "_sizes", sizes) ||
+                 PyObject_SetAttrString(reader, "_place", view);
+    in->partial = !failed;
+    Py_XDECREF(flat);
+    Py_XDECREF(view);
+    Py_XDECREF(sizes);
+    Py_XDECREF(done);
+    return failed ? -1 : 0;
+}
+
 /* The message with its large frame, whose place is known; as link_take_large. */
 static PyObject *take_rest(Inlet *in, PyObject *frames, PyObject *place, Py_ssize_t size)
 {
@@ -88,10 +108,9 @@ static PyObject *take_rest(Inlet *in, PyObject *frames, PyObject *place, Py_ssiz
         in->low += HEAD + PyBytes_Size(PyList_GetItem(frames, 0)) + PyBytes_Size(PyList_GetItem(frames, 1));
         int64_t filled = move_in(in, &to, &got);
         if (filled < size) {
-            in->torn = 1;
-            if (got >= 0 || pipe_told(&in->pipe, got) >= 0)
-                found = PyObject_CallMethod(&in->ob_base, "go_on", "OOL", frames, place, (long long)filled);
-            in->torn = 0;
+            in->torn = (got < 0 && pipe_told(&in->pipe, got) < 0) || hand_over(in, frames, place, filled);
+            found = in->torn ? NULL : Py_None;
+            Py_XINCREF(found);
         } else if ((data = PyMemoryView_Check(place) ? (Py_INCREF(place), place)
                                                      : PyMemoryView_FromMemory(to.buf, size, PyBUF_READ)) &&
                    !PyList_Append(frames, data)) {

@@ -29,7 +29,7 @@ typedef struct {
     Py_ssize_t low, high; /* where the bytes not looked at yet are */
     long long signs, taken; /* taken: bytes of messages, by link_turn.c; set back by who counts them */
     char fresh, heard, emptied, partial;
-    char torn; /* as Outlet's, while Python takes over in the middle of a frame */
+    char torn; /* as Outlet's */
     unsigned fills;
 } Inlet;
 

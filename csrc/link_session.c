@@ -430,6 +430,12 @@ int link_expects(PyObject *session, PyObject *header)
 
 int link_can_send(PyObject *session, int64_t nbytes) { return can_send((Session *)session, nbytes); }
 
+int link_roomy(PyObject *session, int64_t nbytes)
+{
+    const Session *s = (Session *)session;
+    return s->sent - s->done <= s->window_messages / 2 && can_send(s, nbytes);
+}
+
 PyObject *link_due(PyObject *session)
 {
     Session *s = (Session *)session;

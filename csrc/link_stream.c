@@ -367,23 +367,77 @@ void link_put_back(PyObject *inlet, PyObject *message)
     in->fresh = 1;
 }
 
+static int keep_part(PyObject *outlet, PyObject *frame, int64_t written, int64_t *kept, int *borrowed)
+{
+    Py_ssize_t size = PyObject_Size(frame);
+    PyObject *view = size < 0 ? NULL : PyMemoryView_FromObject(frame);
+    PyObject *left = view ? PySequence_GetSlice(view, (Py_ssize_t)written, size) : NULL;
+    int lies = !PyBytes_Check(frame) && size >= COPY_BELOW;
+    if (left && !lies && !PyBytes_Check(frame)) {
+        PyObject *bytes = PyBytes_FromObject(left);
+        Py_DECREF(left);
+        left = bytes ? PyMemoryView_FromObject(bytes) : NULL;
+        Py_XDECREF(bytes);
+    }
+    PyObject *rest = left ? PyObject_GetAttrString(outlet, "_rest") : NULL;
+    PyObject *done = rest ? PyObject_CallMethod(rest, "append", "O", left) : NULL;
+    *kept += size - written;
+    *borrowed |= lies;
+    Py_XDECREF(view);
+    Py_XDECREF(left);
+    Py_XDECREF(rest);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* The writer keeps what the pipe did not take of a message, as its ``keep`` does; but no line of Python runs, and so no handler
+ * of a signal, which would find half a message here. */
+static int keep_rest(PyObject *outlet, PyObject *message, int64_t missing)
+{
+    Py_ssize_t count = PyList_Size(message);
+    unsigned char head[4 + 4 * FRAMES];
+    int64_t whole = 4 + 4 * (int64_t)count + link_total(message), written = whole - missing, kept = 0;
+    int borrowed = 0, failed = 0;
+    store_u32(head, (uint32_t)count);
+    for (Py_ssize_t i = 0; i < count; i++)
+        store_u32(head + 4 + 4 * i, (uint32_t)PyObject_Size(PyList_GetItem(message, i)));
+    for (Py_ssize_t i = -1; i < count && !failed; i++) {
+        PyObject *frame = i < 0 ? PyBytes_FromStringAndSize((char *)head, 4 + 4 * count) : PyList_GetItem(message, i);
+        int64_t size = frame ? PyObject_Size(frame) : -1;
+        if (size > written)
+            failed = keep_part(outlet, frame, written, &kept, &borrowed);
+        failed |= size < 0;
+        written = written > size ? written - size : 0;
+        if (i < 0)
+            Py_XDECREF(frame);
+    }
+    PyObject *owed = failed ? NULL : PyObject_GetAttrString(outlet, "backlog");
+    PyObject *more = owed ? PyLong_FromLongLong(PyLong_AsLongLong(owed) + kept) : NULL;
+    failed = !more || PyObject_SetAttrString(outlet, "backlog", more) ||
+             (borrowed && PyObject_SetAttrString(outlet, "borrowed", Py_True));
+    Py_XDECREF(owed);
+    Py_XDECREF(more);
+    return failed ? -1 : 0;
+}
+
 int link_give(PyObject *outlet, PyObject *message)
 {
     Outlet *out = (Outlet *)outlet;
-    PyObject *missing = outlet_give(out, message), *kept = NULL;
+    PyObject *missing = outlet_give(out, message);
     if (missing) {
         out->given += link_total(message);
         out->torn = PyLong_AsLongLong(missing) != 0;
     }
-    if (missing && out->torn) { /* else, or where this fails, the peer has a part of a message */
-        kept = PyObject_CallMethod(outlet, "keep", "OOi", message, missing, COPY_BELOW);
-        out->torn = kept == NULL;
-    }
-    Py_XDECREF(kept);
+    if (missing && out->torn) /* else, or where this fails, the peer has a part of a message */
+        out->torn = keep_rest(outlet, message, PyLong_AsLongLong(missing)) != 0;
     int failed = !missing || out->torn;
     Py_XDECREF(missing);
     return failed ? -1 : 0;
 }
+
+int link_torn(PyObject *inlet, PyObject *outlet) { return ((Inlet *)inlet)->torn || ((Outlet *)outlet)->torn; }
+
+int link_signs(PyObject *inlet) { return ((Inlet *)inlet)->signs != 0; }
 
 /* ---- the module ---------------------------------------------------------------------------- */
 
@@ -417,7 +471,9 @@ PyMODINIT_FUNC PyInit__rgpu_link(void)
     PyObject *module = PyModule_Create(&definition), *time = PyImport_ImportModule("time");
     link_monotonic = time ? PyObject_GetAttrString(time, "monotonic") : NULL;
     Py_XDECREF(time);
-    if (!module || !link_monotonic || add_type(module, &session_spec, "Session", &types[0]) ||
+    static PyTypeObject *conversation;
+    if (!module || !link_monotonic || link_names() || add_type(module, &conversation_spec, "Conversation", &conversation) ||
+        add_type(module, &session_spec, "Session", &types[0]) ||
         add_type(module, &inlet_spec, "Inlet", &types[1]) || add_type(module, &outlet_spec, "Outlet", &types[2])) {
         Py_XDECREF(module);
         return NULL;

@@ -159,7 +159,7 @@ for call in CALLS:
             break
     assert all(other() for other in CALLS)
 stream = a._stream
-print(raised > 200, stream._batch == stream.connection.progress[0], stream._plain, stream._sinks, stream._sending,
+print(raised > 200, stream.batch == stream.connection.progress[0], stream._plain, stream._sinks, stream._sending,
     stream.connection.stats["reconnects"])
 """
     assert program(source, servers[0], timeout=110).stdout == "True True {} {} False 0\n"

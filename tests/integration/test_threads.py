@@ -175,7 +175,7 @@ SMALL = """
             stream.sync()
 """
 LEFT = """
-print(interrupted > 10, wrong, stream._batch == stream.connection.progress[0], stream._plain, stream._sinks,
+print(interrupted > 10, wrong, stream.batch == stream.connection.progress[0], stream._plain, stream._sinks,
     stream.connection.stats["reconnects"], float(small.sum()))
 """
 

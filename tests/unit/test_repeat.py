@@ -27,7 +27,7 @@ class Stream(PureQueue):
         self.noted, self.sent = None, []
 
     def flush_batch(self):
-        _, commands = codec.unpack(self.take(1, 4096, True)[0])
+        _, commands = codec.unpack(self.take(4096, True))
         self.sent += commands
 
 

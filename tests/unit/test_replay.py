@@ -34,8 +34,10 @@ class Line:
     def flush(self, whole):
         if whole:
             self.queue.gather()
-        body, places = self.queue.take(1, limits.BATCH, whole)
-        _, items = codec.unpack(body)
+        body = self.queue.take(limits.BATCH, whole)
+        if not body:
+            return
+        number, items = codec.unpack(body)
         found = []
         for item in items:
             ops.Command.decode(item)
@@ -43,7 +45,7 @@ class Line:
                 self.templates.define(*item[1:])
             else:
                 found += self.templates.expand(*item[1:]) if item[0] == ops.Replay.tag else [item]
-        assert len(found) == len(places)  # an error is told by its place in what was written out
+        assert len(found) == len(self.queue.places(number))  # an error is told by its place in what was written out
         self.arrived += found
         self.items += items
 

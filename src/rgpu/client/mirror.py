@@ -42,7 +42,7 @@ class Half:
         self.lost: BaseException | None = None
         self.leeway = 0
         self.failures: list[Any] = []  # of what it alone was sent
-        self._base = mirror.stream.batches
+        self._base = mirror.stream.batch
         self._past: list[int] = []  # which of its messages were for it alone
         self._content: dict[int, list] = {}  # reads in parts: [buffer, bytes so far]
         self.connection = connection or seat.connect(self._heard, None)
@@ -404,7 +404,7 @@ class Mirror:
     def progress(self) -> tuple[int, int, int]:
         """In batches of the stream: sent, (nobody asks), done by somebody who should know."""
         done = max((half.done() for half in self.halves if half.whole), default=0)
-        return self.stream.batches, done, done
+        return self.stream.batch, done, done
 
     def fail(self, failure: BaseException) -> None:
         self.failure = self.failure or failure

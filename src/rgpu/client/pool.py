@@ -568,5 +568,10 @@ def counted(stream: CommandStream) -> Counters:
     """A stream's counters, with the bytes that its link counted."""
     link = stream.connection.stats
     return replace(
-        stream.counters, bytes_sent=link["bytes_sent"], bytes_received=link["bytes_received"], replayed=stream.replayed
+        stream.counters,
+        commands=stream.left,
+        batches=stream.batch,
+        replayed=stream.replayed,
+        bytes_sent=link["bytes_sent"],
+        bytes_received=link["bytes_received"],
     )

@@ -17,6 +17,7 @@ from rgpu.errors import ForkError
 from rgpu.wire import codec, limits, ops
 
 BATCH = 1024  # commands that leave together; 256 to 1,024 measured best
+ORIGINS = 320  # messages whose lines are remembered: the window, and a little more
 _T_FREE = ops.Free.tag
 next_reply = itertools.count(1).__next__
 _next_block = itertools.count(1).__next__
@@ -44,7 +45,7 @@ FORKED = (
 class PureQueue:
     """``pending`` has commands, some in wire form already, and the user's lines in turn, ``freed`` handles of small
     arrays that one command will name. ``direct``: whether operators may add to them themselves; ``ripe``: commands
-    after which a batch leaves."""
+    after which a batch leaves. ``batch``: the number of the last message, ``left``: commands in messages."""
 
     direct = armed = check = replay = False
     replayed = 0  # recognizing what repeats would cost more here than it saves
@@ -54,7 +55,8 @@ class PureQueue:
         self.ripe = BATCH
         self.pending: list = []
         self.freed: Any = deque()
-        self._taken = 0
+        self._taken = self.batch = self.left = 0
+        self._origins: dict[int, Any] = {}
 
     @property
     def total(self) -> int:
@@ -97,9 +99,9 @@ class PureQueue:
                 pending = self.pending
                 pending += ((_T_FREE, freed), None)
 
-    def take(self, batch: int, limit: int, whole: bool, last: bytes = b"", *place: Any) -> tuple[bytes, list]:
-        """The first commands leave: the body of a message of them, and where they came from, in order. ``last``: an
-        encoded command that leaves behind them, issued at ``place``."""
+    def take(self, limit: int, whole: bool, last: bytes = b"", *place: Any) -> bytes:
+        """The first commands leave: the body of the next message; empty where there are none. ``last``: an encoded
+        command that leaves behind them, issued at ``place``."""
         if not whole:
             self.gather()
         both = self.pending[: 2 * limit]
@@ -107,10 +109,25 @@ class PureQueue:
         if last:
             commands.append(last)
             places.append(place or None)
-        body = codec.pack_parts([batch, codec.pack_parts(commands)])
+        if not commands:
+            return b""
+        body = codec.pack_parts([self.batch + 1, codec.pack_parts(commands)])
+        self.leave(places)
         del self.pending[: len(both)]  # not what was added meanwhile
         self._taken += len(both) // 2
-        return body, places
+        return body
+
+    def leave(self, places: Any) -> int:
+        """Number a message that leaves past the queue, and whose commands came from these places."""
+        self.batch += 1
+        self.left += len(places)
+        self._origins[self.batch] = places
+        self._origins.pop(self.batch - ORIGINS, None)
+        return self.batch
+
+    def places(self, batch: int) -> Any:
+        """Where the commands of a message came from, in order; None: that is forgotten, or it never was."""
+        return self._origins.get(batch)
 
     def refuse(self) -> None:
         """After a fork: nothing enters any more, and what is freed is ignored."""

@@ -14,12 +14,11 @@ import numpy as np
 
 from rgpu.client import failures
 from rgpu.client.queue import next_reply
-from rgpu.client.shield import shield
 from rgpu.link.base import PLACED
 from rgpu.wire import codec, limits, ops, values
 
 EARLY = 16  # commands that leave first after an answer: whoever gave it has nothing to do
-PLACES = 320  # batches whose lines are remembered: the window, and a little more
+COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
 _T_READ, _T_SYNC = ops.Read.tag, ops.Sync.tag
 _T_DATA, _T_DONE = ops.Data.tag, ops.Done.tag
 _NOTHING = memoryview(bytearray())
@@ -37,10 +36,9 @@ class Reading:
     ripe: int
     _abandoned: set[int]
     raise_failed: Any
-    _batch: int
+    gather: Any
     _failed: list
     _profile: Any
-    _sent_places: dict[int, Any]
     _sinks: dict[int, tuple[memoryview, list, np.dtype]]
     _plain: dict[bytes, tuple[int, memoryview]]
     _queue: Any
@@ -48,8 +46,7 @@ class Reading:
     _sending: bool
     _early: dict[int, list]
     _receive_data: Any
-    take: Any
-    _post: Any
+    places: Any
     _wait: Any
     _awaited: Any
     _raise_lost: Any
@@ -79,22 +76,21 @@ class Reading:
         """Send a command, behind what is queued, and wait for its answer: these bytes, and so many that belong into
         ``out``. In one turn only where nobody else waits, who would wait for us."""
         connection = self.connection  # before the look for a mirror, which may take its place at any moment
-        alone = self.mirror is None and self._profile is None
-        small = nbytes < PLACED and alone
+        small = nbytes < PLACED
         began, found = monotonic(), None
         try:
-            short = small or (alone and nbytes <= connection.link.chunk)
-            if short and self.direct and not self._plain and not self._sinks:
-                turn = self._behind_the_queue if self.unsent else self._alone
-                found = turn(reply, command, answer, out)
-            if found is None:
-                self._expect(reply, answer, out)
-                self._queue(command)
-                self._wait(reply, what, nbytes)
-            elif not found:
-                self._awaited(reply, flush=False)
-            if small:
-                connection.answered(monotonic() - began)
+            free = self.direct and not self._plain and not self._sinks and self._profile is None and self.mirror is None
+            if free and (small or nbytes <= connection.link.chunk):
+                found = self._at_once(reply, command, answer, out, not small)
+            if not found:
+                if found is None:
+                    self._expect(reply, answer, out)
+                    self._queue(command)
+                    self._wait(reply, what, nbytes)
+                else:
+                    self._awaited(reply, flush=False)
+                if small and self._profile is None and self.mirror is None:
+                    connection.answered(monotonic() - began)
             self.ripe = EARLY
         finally:
             if answer in self._plain:  # no calls: a handler that raises after the first would keep the second away
@@ -102,60 +98,33 @@ class Reading:
             if reply in self._sinks:
                 del self._sinks[reply]
 
-    def _behind_the_queue(self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None) -> bool | None:
+    def _at_once(
+        self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None, large: bool
+    ) -> bool | None:
         """Send what is queued with the command at its end, all in one message. Whether the answer is here already;
         None: nothing was sent."""
         with self.lock:
-            room = self.unsent < limits.BATCH and self._inline < limits.CHUNK_BYTES and not self._sending
-            if not room or self.mirror is not None or not self.connection.can_send(2 * limits.CHUNK_BYTES):
+            if self.unsent:
+                self.gather()
+            if self._sending or self.mirror is not None or self.unsent >= limits.BATCH:
                 return None
-            try:
-                with shield:
-                    self._queue(command)
-                    self._sending = True
-                    try:
-                        body, places = self.take(self._batch + 1, limits.BATCH, True)
-                        self._inline = 0
-                        ask = answer, _NOTHING if out is None else out, lambda: self._expect(reply, answer, out)
-                        self.counters.round_trips += 1
-                        return self._post([body], places, ask)
-                    finally:
-                        self._sending = False
+            how, place = (limits.BATCH - 1, True, codec.pack(command)), _NOTHING if out is None else out
+            try:  # needs no shield: it is one call
+                found = self.connection.exchange(
+                    self, how, None, self._inline + COMMANDS, answer, place, large, self._missed, (reply, answer, out)
+                )
             except BaseException:
                 self._abandoned.add(reply)
                 raise
-
-    def _alone(self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None) -> bool | None:
-        """The same where nothing is queued."""
-
-        def missed() -> None:
-            self._sent_places[batch] = [failures.place_of(sys._getframe(1))]
-            self._expect(reply, answer, out)
-
-        with self.lock:
-            connection, counters, sent = self.connection, self.counters, self._sent_places
-            if self.unsent or self._sending or self.mirror is not None:
-                return None
-            self._batch = batch = self._batch + 1  # what a handler sends in the midst of this has another number
-            try:  # needs no shield: see ``Connection.exchange``
-                body = [codec.pack((batch, (command,)))]
-                found = connection.exchange(body, answer, _NOTHING if out is None else out, missed)
-            except BaseException as error:
-                self._batch = connection.progress[0]
-                self._abandoned.add(reply)
-                if error is connection.failure:
-                    raise failures.fresh(error) from error.__cause__
-                raise
-            if found is None:
-                self._batch -= self._batch == batch
-                return None
-            if found:
-                sent[batch] = ()  # nobody will ask for its lines
-            sent.pop(batch - PLACES, None)  # by its number: a handler that computes here forgets others
-            counters.commands += 1
-            counters.batches += 1
-            counters.round_trips += 1
+            if found is not None:
+                self._inline = 0
+                self.counters.round_trips += 1
             return found
+
+    def _missed(self, batch: int, reply: int, answer: bytes, out: np.ndarray | None) -> None:
+        """The answer to the last command of this message comes later."""
+        self.places(batch)[-1] = failures.place_of(sys._getframe(1))
+        self._expect(reply, answer, out)
 
     def _expect(self, reply: int, answer: bytes, out: np.ndarray | None) -> None:
         """Say where the answer belongs when it comes."""

@@ -23,7 +23,7 @@ from rgpu.client import failures
 from rgpu.client.compare import Content
 from rgpu.client.profile import Profile
 from rgpu.client.queue import BATCH, FORKED, Queue, next_handle, next_reply, reserve_handles
-from rgpu.client.reading import PLACES, Reading
+from rgpu.client.reading import COMMANDS, Reading
 from rgpu.client.shield import shield
 from rgpu.client.stats import Counters
 from rgpu.client.ticker import ticker
@@ -35,7 +35,6 @@ from rgpu.session import Connection, Session
 from rgpu.wire import codec, limits, ops, values
 from rgpu.wire.functions import MEETING, OWN, TABLE
 
-COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
 GROWTH = 8  # times as many commands in each batch that follows an early one, up to BATCH
 _LOOKS = 3  # ticks after which a batch leaves though it still grows
 _PATIENCE = 0.05  # seconds between looks at the link's health and at Ctrl-C while waiting
@@ -79,10 +78,8 @@ class CommandStream(Reading, Writing, Queue):
         self.peers_lost = 0  # copies between devices that failed on the way: ``client.peer`` looks at it
         self.direct = not blocking
         self._inline = 0  # bytes of data inside the pending commands
-        self._batch = 0
         self._sending = False  # from when commands leave the queue until their message is numbered
         self._seen = (0, 0, 0)  # batch, pending entries and how often the ticker saw them
-        self._sent_places: dict[int, Any] = {}
         self._replies: dict[int, Any] = {}
         self._abandoned: set[int] = set()  # replies that an interrupted thread no longer waits for
         self._early: dict[int, list] = {}  # data that came before it was said where they belong
@@ -168,20 +165,25 @@ class CommandStream(Reading, Writing, Queue):
     def _send_batch(self, whole: bool, deadline: float | None = None, last: tuple | None = None) -> bool:
         """Send the first commands of the queue as one message; the lock is held."""
         command, place, data = last or (b"", None, b"")
-        if not self._await_room(self._inline + COMMANDS + len(data), deadline):
+        room = self._inline + COMMANDS + len(data)
+        how = (limits.BATCH - 1, whole, command, *(place or ())) if last else (limits.BATCH, whole)
+        before, plain = self.batch, self._profile is None and self.mirror is None
+        if plain and self.connection.leave(self, how, data if last else None, room):
+            self._inline = 0
+        elif not self._await_room(room, deadline):
             return False
-        with shield:
-            self._sending = True
-            try:
-                limit = limits.BATCH - 1 if last else limits.BATCH
-                body, places = self.take(self._batch + 1, limit, whole, command, *place or ())
-                self._inline = 0
-                if places:
-                    self._post([body, data] if last else [body], places)
-                else:  # handles freed meanwhile are no command yet
-                    self.gather()
-            finally:
-                self._sending = False
+        else:
+            with shield:
+                self._sending = True
+                try:
+                    body = self.take(*how)
+                    self._inline = 0
+                    if body:
+                        self._post([body, data] if last else [body])
+                finally:
+                    self._sending = False
+        if self.batch == before:
+            self.gather()  # handles freed meanwhile are no command yet
         return True
 
     def _await_room(self, nbytes: int, deadline: float | None = None) -> bool:
@@ -195,35 +197,24 @@ class CommandStream(Reading, Writing, Queue):
             self._move_on(lambda: self.connection.can_send(nbytes))
         return True
 
-    def _post(self, frames: list, places: Any, ask: tuple | None = None) -> bool:
-        """Send commands that came from these places. ``ask``: the last one's answer, where its data belong, and what to
-        call before it may come later; whether it is here."""
-        self._batch += 1
-        self._sent_places[self._batch] = places
-        self._sent_places.pop(self._batch - PLACES, None)
-        self.counters.commands += len(places)
-        self.counters.batches += 1
+    def _post(self, frames: list) -> None:
+        """Send the message that was numbered last."""
         if self._profile is not None:
-            self._profile.batch(frames, places)
+            self._profile.batch(frames, self.places(self.batch))
         try:
-            found = None if ask is None else self.connection.exchange(frames, *ask)
-            if found is None:
-                if ask is not None:
-                    ask[2]()
-                self.connection.post(frames)
+            self.connection.post(frames)
         except BaseException as error:
             if error is self.connection.failure:
                 raise failures.fresh(error) from error.__cause__
             raise
-        if self._batch % 64 == 0:
+        if self.batch % 64 == 0:
             self.connection.pump()
-        return bool(found)
 
     def tick(self) -> bool:
         """The ticker's look: send a batch that has stopped growing, move the link on. Whether
         something is left to send. Never waits."""
         self.armed = False  # whoever queues something from here on says so
-        batch, count = self._batch, self.unsent
+        batch, count = self.batch, self.unsent
         if count:
             if batch != self._seen[0]:  # full batches are leaving: their sender must not wait for us
                 self._seen = (batch, count, 0)
@@ -251,7 +242,7 @@ class CommandStream(Reading, Writing, Queue):
     def lose(self, error: Exception) -> None:
         """The session is over, and this says how; its cause says what nobody can confirm any more."""
         sent, _, done = self.connection.progress
-        batches = [self._sent_places.get(number) for number in range(done + 1, sent + 1)]
+        batches = [self.places(number) for number in range(done + 1, sent + 1)]
         places = [place for batch in batches for place in batch or ()]
         error.__cause__ = failures.unconfirmed(places, batches.count(None), self.unsent)
         self.connection.fail(error)
@@ -298,7 +289,7 @@ class CommandStream(Reading, Writing, Queue):
         with shield:
             before, self._sending = self._sending, True
             try:
-                self._post([codec.pack([self._batch + 1, commands])], [None] * len(commands))
+                self._post([codec.pack([self.leave([None] * len(commands)), commands])])
             finally:
                 self._sending = before
 
@@ -440,7 +431,7 @@ class CommandStream(Reading, Writing, Queue):
             self._answer(reply.reply_to, reply.value)
         elif isinstance(reply, ops.Failed.Record):
             place = None
-            places = self._sent_places.get(reply.batch, ())
+            places = self.places(reply.batch) or ()
             if reply.index < len(places):
                 place = places[reply.index]
             failure = failures.Failure(reply, place, self.name)
@@ -475,11 +466,6 @@ class CommandStream(Reading, Writing, Queue):
         return len(chunk)
 
     # What a mirror asks for; see there.
-
-    @property
-    def batches(self) -> int:
-        """How many messages were sent."""
-        return self._batch
 
     @property
     def answers(self) -> dict[int, Any]:

@@ -40,9 +40,9 @@ class Writing:
     uploads: Uploads
     flush: Any
     submit: Any
-    _batch: int
     _sending: bool
     _await_room: Any
+    leave: Any
     _post: Any
 
     def write(self, handle: int, data: memoryview) -> None:
@@ -107,8 +107,8 @@ class Writing:
                     with shield:
                         self._sending = True  # a finalizer that comes now sends nothing in between
                         try:
-                            frames = [codec.pack([self._batch + 1, [ops.Write.encode(handle, start, 0)]]), part]
-                            self._post(frames, [place])
+                            frames = [codec.pack([self.leave([place]), [ops.Write.encode(handle, start, 0)]]), part]
+                            self._post(frames)
                             posted.append((self.connection.progress[0], frames))
                         finally:
                             self._sending = False

@@ -34,7 +34,7 @@ class Managed:
     def copy_on(self, root: Remote, stream: Any) -> Remote | None:
         """A copy that is as the allocation now is, or None."""
         with _lock:
-            if self.issued != root._stream.counters.commands + root._stream.unsent:
+            if self.issued != root._stream.left + root._stream.unsent:
                 self.copies = {}
             found = self.copies.get(stream.number)
             if found is not None and not self.read_mostly:
@@ -47,11 +47,11 @@ class Managed:
             return
         with _lock:
             home = root._stream
-            if self.issued != home.counters.commands + home.unsent:
+            if self.issued != home.left + home.unsent:
                 self.copies = {}
             with stream.device:
                 self.copies[stream.number] = dispatch.to_device(root)
-            self.issued = home.counters.commands + home.unsent  # the sending was no writing
+            self.issued = home.left + home.unsent  # the sending was no writing
 
 
 def manage(root: Remote, pooled: bool = False) -> None:

@@ -34,6 +34,7 @@ class Link(ABC):
     lock: Any = None  # held while it works, where it has one; its connection uses the same, so there is no order of two
     torn: bool = False  # whether a message is half in or out of it, for who comes in the midst of that
     silent: bool = False  # whether it went down because nothing was heard any more, and not by the other end
+    plain: bool = False  # whether the C core can take a turn on it, see ``turn``
     life: float = 10.0  # seconds of silence after which the end that answers takes the other for gone: it may be busy
 
     @abstractmethod

@@ -279,12 +279,6 @@ class _Parts:
         self._place, self._filled = place, here
         self._emptied = False  # the rest of it is on its way, and worth a look
 
-    def go_on(self, frames: list, place: Any, filled: int) -> None:
-        """These frames of a message have come, and so many bytes of its last one, which goes to this place."""
-        self._place, self._filled = memoryview(np.frombuffer(place, np.uint8)), filled
-        self._frames, self._partial = frames, True
-        self._sizes = (*map(len, frames), len(self._place))
-
     def _skip(self, size: int) -> None:
         """Pass over a frame that does not fit its place, and over the rest of its message."""
         here = min(self._high - self._low, self._skipping)
@@ -310,6 +304,8 @@ if not TYPE_CHECKING and _native.link is not None:
 
     class Reader(_Parts, _native.link.Inlet):
         """From a pipe that the C core can use itself."""
+
+        flat = staticmethod(np.frombuffer)  # csrc/link_large.c, which begins with a large frame, and leaves it to us
 
 else:
     Writer, Reader = PureWriter, PureReader

@@ -47,13 +47,13 @@ class StreamLink(Link):
         self._pipe: Any = None
         self._reader: Any = None
         self._writer: Any = None
-        self._plain = False  # whether the C core can take a turn
         self._watched = 0  # what the pipe's descriptor is watched for
         self._events: deque[str] = deque()
         self._sign_at = 0.0  # when the other end may be told again that a message of its is coming in
         self._look_at = 0.0  # when ``events`` looks for the end of the connection, and for another one
         self._closed = False
         self._forked = False
+        self._counted = [0, 0]  # bytes sent and received, without those that the C core has counted
         _links.add(self)
 
     # Connections
@@ -62,7 +62,7 @@ class StreamLink(Link):
         self._drop()
         self._pipe = pipe
         self._reader, self._writer = ends_of(pipe)
-        self._plain = _native.link is not None and isinstance(self._reader, _native.link.Inlet)
+        self.plain = _native.link is not None and isinstance(self._reader, _native.link.Inlet)
         self._watched = selectors.EVENT_READ
         self._selector.register(pipe, self._watched)
         self._events.append("up")
@@ -70,7 +70,9 @@ class StreamLink(Link):
     def _drop(self, linger: float = 0.0) -> None:
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
+            self._counted = [self.sent_bytes, self.received_bytes]
             self._reader = self._writer = None
+            self.plain = False
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(pipe)
             pipe.close(linger)
@@ -108,9 +110,17 @@ class StreamLink(Link):
             except ConnectionError:
                 self._drop()
                 return False
-            self.sent_bytes += sum(map(len, frames))
+            self._counted[0] += sum(map(len, frames))
             self._hurry()
             return True
+
+    @property
+    def sent_bytes(self) -> int:  # type: ignore[override]
+        return self._counted[0] + getattr(self._writer, "given", 0)
+
+    @property
+    def received_bytes(self) -> int:  # type: ignore[override]
+        return self._counted[1] + getattr(self._reader, "taken", 0)
 
     def _hurry(self) -> None:
         """What has not left is moved on."""
@@ -124,27 +134,34 @@ class StreamLink(Link):
     def turn(self, session, frames, answer, place, patience, run=None):
         with self.lock:
             reader, writer = self._reader, self._writer
-            if not self._plain or writer is None or writer.backlog or type(session) is not _native.link.Session:
+            if not self.plain or writer is None or writer.backlog or type(session) is not _native.link.Session:
                 return NotImplemented
             if patience >= 0 and (self._events or self._waker.waiters):
                 return NotImplemented
             got = None
             try:
                 got = _native.link.turn(session, reader, writer, frames, answer, place, patience, run)
-                if reader.signs:
-                    self._give_sign()
             except ConnectionError:
-                self._drop()
+                self._turned(True)
             except BaseException:
-                if writer.torn:
-                    self._drop()
+                self._turned(False)
                 raise
-            self.sent_bytes += writer.given
-            self.received_bytes += reader.taken
-            writer.given = reader.taken = 0
-            if writer.backlog and self._pipe is not None:
-                self._hurry()
+            else:
+                if reader.signs or writer.backlog:
+                    self._turned(False)
             return False if got is None and frames is None and reader.fresh else got
+
+    def _turned(self, lost: bool) -> None:
+        """What is left to do after a turn: the connection is lost, or torn, or not everything has left, or the other
+        end wants a sign."""
+        with contextlib.suppress(ConnectionError):
+            if not lost and not self.torn:
+                if self._reader.signs:
+                    self._give_sign()
+                if self._writer.backlog:
+                    self._hurry()
+                return
+        self._drop()
 
     def push(self) -> bool:
         """Move the backlog on; whether there still is one."""
@@ -163,7 +180,7 @@ class StreamLink(Link):
     @property
     def torn(self) -> bool:  # type: ignore[override]
         reader, writer = self._reader, self._writer
-        return self._plain and writer is not None and (writer.torn or reader.torn)
+        return self.plain and writer is not None and (writer.torn or reader.torn)
 
     def recv(self, sink=None):
         with self.lock:
@@ -182,7 +199,7 @@ class StreamLink(Link):
                 self._drop()
                 return None
             if frames is not None:
-                self.received_bytes += sum(map(len, frames))
+                self._counted[1] += sum(map(len, frames))
             return frames
 
     def events(self) -> list[str]:

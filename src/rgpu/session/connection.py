@@ -13,10 +13,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rgpu import _native
 from rgpu.errors import ForkError, ProtocolError, SessionLost
-from rgpu.link.base import PLACED, Link, Sink
+from rgpu.link.base import Link, Sink
 from rgpu.session.session import Session
 from rgpu.session.spin import LONGEST, Spin
 
@@ -28,7 +29,33 @@ _SLEEP = 0.25 if sys.platform == "win32" else _FOREVER  # at a time: Ctrl-C does
 _connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
 
 
-class Connection:
+if TYPE_CHECKING or _native.link is None:
+
+    class Conversation:
+        """What of a connection is looked at for each message, and the plain case of what its owner does most, in which
+        no handler of a signal comes. Only the C core (csrc/link_exchange.c) has it: here everything goes the long way.
+        """
+
+        def leave(self, queue: Any, how: tuple, payload: Any, room: int) -> bool:
+            """Send ``queue.take(*how)`` as the next message, if that is not empty, and behind it a payload frame, where
+            there is one; ``room``: about how many bytes that is. False: nothing was taken."""
+            return False
+
+        def exchange(
+            self, queue: Any, how: tuple, payload: Any, room: int, answer: bytes, place: Any, large: bool,
+            missed: Callable[..., None], question: tuple,
+        ) -> bool | None:  # fmt: skip
+            """The same, and look a moment for this answer, if looking pays; None: nothing was taken. Whether it came:
+            then its data lie in ``place`` (a writable buffer), and it is marked as done; else ``missed(number of the
+            message, *question)`` has been called before anything can be delivered. ``large``: how long it takes says
+            nothing about other answers; else ``answered`` need only be told of those that did not come."""
+            return None
+
+else:
+    Conversation = _native.link.Conversation
+
+
+class Connection(Conversation):
     """``sink`` is the default destination for payload frames, see ``pump``. ``on_message`` takes each
     delivered payload instead of the inbox: in order, inside the lock, so it must be quick."""
 
@@ -99,34 +126,8 @@ class Connection:
                 self._moving = before
             return True
 
-    def exchange(
-        self, frames: list, answer: bytes, place: Any, missed: Callable[[], None] = lambda: None
-    ) -> bool | None:
-        """Send a message and look a moment for this answer, if looking pays and nothing stands against it; None:
-        nothing was sent. Whether it came: then its data lie in ``place`` (a writable buffer), and it is marked as done;
-        else ``missed`` has been called before anything can be delivered. Whatever a signal's handler raises meanwhile,
-        the session is as it was before the message was sent, or after. ``answered`` says how long it took, always but
-        where the place is a large one."""
-        session = self.session
-        with self._lock:
-            patience = self._hope.seconds() if place.nbytes < PLACED else self._hope.near()
-            if not patience or self.failure is not None or self._stuck is not None or self._inbox or self.inside:
-                return None
-            if session.unfinished[0] > self._half or not session.can_send(sum(map(len, frames))):
-                return None
-            got = self.link.turn(session, frames, answer, place, patience)
-            if got is NotImplemented:
-                return None
-            self._arrivals += 1
-            self.link.wake()
-            if got is not True:
-                missed()
-                return False
-            self.executed += 1
-            return True
-
     def answered(self, waited: float) -> None:
-        """So many seconds went by between a question of ``exchange`` and its answer, whichever way it came."""
+        """So many seconds went by between a question and its answer, which ``exchange`` has not found."""
         self._hope.learn(waited)
 
     def _deliver(self, payload: list) -> None:

@@ -1,5 +1,6 @@
 """Connections over real sockets, with a proxy in between that breaks them."""
 
+import os
 import socket
 import struct
 import threading
@@ -296,9 +297,26 @@ def echo(connection, count, answer=lambda frames: frames):
     return thread
 
 
+class OneMessage:
+    """A queue of it."""
+
+    batch = 3
+
+    def __init__(self, body):
+        self.body, self.taken = body, False
+
+    def take(self, how):
+        assert how == 7 and not self.taken
+        self.taken = True
+        return self.body
+
+
 def exchange(connection, frames, answer, place):
     """As a stream does: what cannot leave in one turn is posted."""
-    found = connection.exchange(frames, answer, place)
+    queue, payload, missed = OneMessage(frames[0]), (frames[1:] or [None])[0], []
+    large, room = len(place) >= PLACED, sum(map(len, frames))
+    found = connection.exchange(queue, (7,), payload, room, answer, place, large, lambda *x: missed.append(x), ("x",))
+    assert missed == ([(3, "x")] if found is False else []) and queue.taken == (found is not None)
     if found is None:
         connection.post(frames)
     return found
@@ -307,8 +325,8 @@ def exchange(connection, frames, answer, place):
 @pytest.mark.parametrize("plain", [True, False], ids=["one turn", "the long way"])
 def test_an_answer_is_looked_for_and_whatever_comes_is_not_lost(pair, plain):
     here, there = pair
-    here.link._plain &= plain
-    there.link._plain &= plain
+    here.link.plain &= plain
+    there.link.plain &= plain
     answered = echo(there, 102)
     found = 0
     for i in range(100):
@@ -337,7 +355,7 @@ def test_an_answer_is_looked_for_and_whatever_comes_is_not_lost(pair, plain):
 @pytest.mark.parametrize("plain", [True, False], ids=["one turn", "the long way"])
 def test_a_large_answer_comes_to_its_place(pair, plain):
     here, there = pair
-    here.link._plain &= plain
+    here.link.plain &= plain
     sizes = [PLACED - 1, PLACED, 256 << 10, 1 << 20, 5_000_001] * 4
     answered = echo(there, 2 * len(sizes))
     found = 0
@@ -521,3 +539,38 @@ def test_who_waits_for_the_rest_of_a_large_message_sleeps(sent):
             assert looks < 100
     finally:
         connection.abort()
+
+
+@pytest.mark.skipif(_native.link is None, reason="only the C core has the plain case")
+def test_what_leaves_in_one_call_is_kept_where_the_link_is_full(pair):
+    """And arrives in order, whole; what may change afterwards was copied."""
+    here, there = pair
+    payloads = [os.urandom(size) for size in (1000, 90_000, 40_000, 70_000)] * 40
+    changing = bytearray(90_000)
+    left = 0
+    for payload in payloads:
+        changing[: len(payload)] = payload
+        queue, lies = OneMessage(b"%d" % left), len(payload) >= 64 << 10
+        data = payload if lies else memoryview(changing)[: len(payload)]
+        if not here.leave(queue, (7,), data, len(payload) + 100):
+            assert not queue.taken
+            break
+        left += 1
+    changing[:] = bytes(len(changing))
+    assert 10 < left < len(payloads) and here.link._writer.backlog  # nobody has read yet
+    for number in range(left):
+        deadline = soon()
+        while (frames := there.next(0.25)) is None:
+            assert time.monotonic() < deadline
+            here.pump()
+        there.mark_done()
+        assert frames == [b"%d" % number, payloads[number]]
+    assert here.link.sent_bytes >= sum(map(len, payloads[:left])) and there.executed == left
+
+
+@pytest.mark.skipif(_native.link is None, reason="only the C core has the plain case")
+def test_an_empty_queue_sends_nothing(pair):
+    here, _ = pair
+    assert here.leave(OneMessage(b""), (7,), None, 100) is True and here.progress[0] == 0
+    with pytest.raises(TypeError):
+        here.leave(OneMessage(b"x"), [7], None, 100)
