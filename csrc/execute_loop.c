@@ -134,7 +134,38 @@ static int64_t run_all(Loop *loop, PyObject *executor, reader r, uint64_t batch,
     return (int64_t)(index - first);
 }
 
-/* (executor, body, payload frames) -> number of commands run, or None where this is no message: nothing has run then. */
+/* What a Sync waits for has happened. */
+static PyObject *answer_to_sync(const Loop *loop, reader r)
+{
+    uint64_t reply;
+    PyObject *said = take_natural(&r, &reply) ? PyObject_CallNoArgs(loop->at_rest) : NULL;
+    int rests = said ? PyObject_IsTrue(said) : 0;
+    Py_XDECREF(said);
+    if (rests <= 0)
+        return NULL;
+    unsigned char head[16] = {0x93, DONE_REPLY};
+    size_t size = 2 + store_natural(head + 2, reply);
+    head[size++] = 0xc0;
+    return Py_BuildValue("[y#]", (char *)head, (Py_ssize_t)size);
+}
+
+/* The frames of the answer to a Read or a Sync that takes but a moment. NULL without an exception: it is another command, or
+ * it does not. */
+static PyObject *answer_to(Loop *loop, reader command)
+{
+    int head = command.end - command.at > 2 ? command.at[0] << 8 | command.at[1] : 0;
+    command.at += 2;
+    return head == (0x96 << 8 | READ) ? answer_to_read(loop, command) : head == (0x92 << 8 | SYNC) ? answer_to_sync(loop, command) : NULL;
+}
+
+/* Whether a command is one that the client waits for, in its usual form. */
+static int asks(reader command)
+{
+    return command.end - command.at > 2 && ((command.at[0] == 0x96 && command.at[1] == READ) || (command.at[0] == 0x92 && command.at[1] == SYNC));
+}
+
+/* (executor, body, payload frames) -> (number of commands run, the answer to the last one, if it is still to be told, or
+ * None); None where this is no message: nothing has run then. */
 static PyObject *loop_run(Loop *loop, PyObject *args)
 {
     PyObject *executor, *body, *payload;
@@ -153,29 +184,23 @@ static PyObject *loop_run(Loop *loop, PyObject *args)
     }
     good = good && whole.at == whole.end;
     loop->payload = payload;
-    int64_t ran = good ? run_all(loop, executor, r, batch, 0, count, ends) : 0;
+    uint32_t before = count > 1 ? ends[count - 2] : 0;
+    reader last = {r.at + before, whole.at};
+    uint64_t first = good && count && !loop->watched && asks(last) ? count - 1 : count;
+    PyObject *answer = NULL;
+    int64_t ran = good ? run_all(loop, executor, r, batch, 0, first, ends) : 0;
+    if (good && ran >= 0 && first < count) {
+        answer = loop->watched ? NULL : answer_to(loop, last);
+        int64_t more = answer ? 1 : PyErr_Occurred() ? -1 : run_all(loop, executor, last, batch, (uint64_t)ran, 1, (uint32_t[]){ends[first] - before});
+        ran = more < 0 ? -1 : ran + more;
+    }
     loop->payload = NULL;
     PyBuffer_Release(&data);
     if (ran < 0)
         return NULL;
     if (good)
-        return PyLong_FromLongLong(ran);
+        return answer ? Py_BuildValue("(LN)", (long long)ran, answer) : Py_BuildValue("(LO)", (long long)ran, Py_None);
     Py_RETURN_NONE;
-}
-
-/* What a Sync waits for has happened. */
-static PyObject *answer_to_sync(const Loop *loop, reader r)
-{
-    uint64_t reply;
-    PyObject *said = take_natural(&r, &reply) ? PyObject_CallNoArgs(loop->at_rest) : NULL;
-    int rests = said ? PyObject_IsTrue(said) : 0;
-    Py_XDECREF(said);
-    if (rests <= 0)
-        return NULL;
-    unsigned char head[16] = {0x93, DONE_REPLY};
-    size_t size = 2 + store_natural(head + 2, reply);
-    head[size++] = 0xc0;
-    return Py_BuildValue("[y#]", (char *)head, (Py_ssize_t)size);
 }
 
 static PyObject *answered(Loop *loop, PyObject *answer)
@@ -204,11 +229,7 @@ static PyObject *loop_answer(Loop *loop, PyObject *frames)
     int good = take_list(&r, &count) && count == 2 && take_natural(&r, &batch) && take_list(&r, &count) && count == 1;
     reader command = r;
     good = good && skip(&r) && r.at == r.end && command.end - command.at > 2;
-    int head = good ? command.at[0] << 8 | command.at[1] : 0;
-    command.at += good ? 2 : 0;
-    PyObject *answer = head == (0x96 << 8 | READ)   ? answer_to_read(loop, command)
-                       : head == (0x92 << 8 | SYNC) ? answer_to_sync(loop, command)
-                                                    : NULL;
+    PyObject *answer = good ? answer_to(loop, command) : NULL;
     PyBuffer_Release(&data);
     return answered(loop, answer);
 }
@@ -309,7 +330,7 @@ static PyMethodDef loop_methods[] = {
     {"define", (PyCFunction)loop_define, METH_VARARGS, "Keep a template: (number, count, data, pieces, holes), checked."},
     {"answer", (PyCFunction)loop_answer, METH_O, "(frames) -> the answer to a message of one Read, Write or Sync, or None."},
     {"place", (PyCFunction)loop_place, METH_O, "(frames) -> where the next frame of a message of one Write belongs, or NotImplemented."},
-    {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body, payload) -> commands run; None: not a message, nothing ran."},
+    {"run", (PyCFunction)loop_run, METH_VARARGS, "(executor, body, payload) -> (commands run, the last one's answer or None); None: not a message, nothing ran."},
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef loop_members[] = {

@@ -15,6 +15,8 @@
 
 extern PyType_Spec session_spec, inlet_spec, outlet_spec, conversation_spec;
 
+#define ANSWER (9 << 20) /* bytes that the window must have room for before an answer is made: a chunk of the nearest link, and more */
+
 double link_now(void);                        /* time.monotonic() */
 /* What link_turn.c needs of the others; these are the methods of the same names. */
 int link_check(PyObject *session, PyObject *inlet, PyObject *outlet); /* -1: they are not what their names say */
@@ -35,8 +37,14 @@ PyObject *link_turn(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 /* What link_exchange.c needs. */
 int link_roomy(PyObject *session, int64_t nbytes);     /* whether a message of so many bytes may leave, and the window is not half full */
+int link_finish(PyObject *session, PyObject *outlet, PyObject *answer); /* a delivered message is done; -1 with an exception */
 int link_torn(PyObject *inlet, PyObject *outlet);      /* whether a message is half in or out */
 int link_signs(PyObject *inlet);                       /* whether the peer asks for one */
+int link_add_spin(PyObject *module);                   /* link_spin.c; the others are its methods of the same names */
+int link_is_spin(PyObject *x);
+double link_seconds(PyObject *spin);
+double link_near(PyObject *spin);
+void link_learn(PyObject *spin, double waited);
 int link_names(void);                                  /* once; -1 with an exception */
 
 int64_t link_total(PyObject *frames);         /* bytes of a list of frames; -1 with an exception */

@@ -3,6 +3,8 @@
  * and nothing has happened then. Conversation holds what has to be looked at each time. */
 #include "link.h"
 
+#include <math.h>
+
 typedef struct {
     PyObject_HEAD
     PyObject *lock, *session, *link, *failure, *stuck, *inbox, *hope;
@@ -93,21 +95,19 @@ static int turned(PyObject *link, int lost)
     return done ? 0 : -1;
 }
 
-/* A turn with these frames: 1: the answer is here; 0: it is not; -1 with an exception. */
-static int take_turn(Conversation *c, PyObject *inlet, PyObject *outlet, PyObject *frames, PyObject *answer, PyObject *place,
-                     PyObject *patience)
+/* Behind a turn, which has `failed` with an exception or not: 0; -1 with one that is no matter of the connection. */
+static int tend(PyObject *link, PyObject *inlet, PyObject *outlet, int failed)
 {
-    PyObject *link = c->link, *got = link_turn(NULL, (PyObject *[]){c->session, inlet, outlet, frames, answer, place, patience, Py_None}, 8);
-    int found = got == Py_True;
+    PyObject *kind, *value, *trace;
+    int tended = 0;
     Py_INCREF(link);
-    if (!got) {
-        PyObject *kind, *value, *trace;
+    if (failed) {
         PyErr_Fetch(&kind, &value, &trace);
         int lost = PyErr_GivenExceptionMatches(kind, PyExc_ConnectionError);
-        found = turned(link, lost) ? -1 : 0;
-        if (!lost && !found) {
+        tended = turned(link, lost);
+        if (!lost && !tended) {
             PyErr_Restore(kind, value, trace);
-            found = -1;
+            tended = -1;
         } else {
             Py_XDECREF(kind);
             Py_XDECREF(value);
@@ -115,10 +115,18 @@ static int take_turn(Conversation *c, PyObject *inlet, PyObject *outlet, PyObjec
         }
     } else {
         int owes = link_signs(inlet) ? 1 : says(outlet, name.backlog);
-        if (owes && (owes < 0 || turned(link, 0)))
-            found = -1;
+        tended = owes > 0 ? turned(link, 0) : owes;
     }
     Py_DECREF(link);
+    return tended;
+}
+
+/* A turn with these frames: 1: the answer is here; 0: it is not; -1 with an exception. */
+static int take_turn(Conversation *c, PyObject *inlet, PyObject *outlet, PyObject *frames, PyObject *answer, PyObject *place,
+                     PyObject *patience)
+{
+    PyObject *got = link_turn(NULL, (PyObject *[]){c->session, inlet, outlet, frames, answer, place, patience, Py_None}, 8);
+    int found = tend(c->link, inlet, outlet, !got) ? -1 : got == Py_True;
     Py_XDECREF(got);
     return found;
 }
@@ -176,6 +184,25 @@ static PyObject *conversation_leave(Conversation *c, PyObject *const *args, Py_s
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
+static PyObject *conversation_finish(Conversation *c, PyObject *answer)
+{
+    PyObject *lock = c->lock, *inlet, *outlet;
+    if (!PyList_Check(answer) || is_none(lock))
+        return PyErr_Format(PyExc_TypeError, "finish(answer)");
+    if (call_lock(lock, name.acquire))
+        return NULL;
+    Py_INCREF(lock);
+    int done = take_ends(c, ANSWER, 0, &inlet, &outlet);
+    if (done > 0) {
+        c->executed++;
+        done = tend(c->link, inlet, outlet, link_finish(c->session, outlet, answer)) ? -1 : 1;
+    }
+    Py_XDECREF(inlet);
+    Py_XDECREF(outlet);
+    release(lock);
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
 typedef struct {
     PyObject *queue, *how, *payload, *answer, *place, *missed, *question;
     long long room;
@@ -201,8 +228,23 @@ static int miss(const asked *a)
     return done ? 0 : -1;
 }
 
+/* Seconds to look; 0: not at all; NAN with an exception. */
+static double patience_of(PyObject *hope, int large)
+{
+    if (link_is_spin(hope))
+        return large ? link_near(hope) : link_seconds(hope);
+    PyObject *found = PyObject_CallMethodObjArgs(hope, large ? name.near : name.seconds, NULL);
+    double seconds = found ? PyFloat_AsDouble(found) : NAN;
+    Py_XDECREF(found);
+    return PyErr_Occurred() ? NAN : seconds;
+}
+
 static int learn(PyObject *hope, double waited)
 {
+    if (link_is_spin(hope)) {
+        link_learn(hope, waited);
+        return 0;
+    }
     PyObject *seconds = PyFloat_FromDouble(waited), *done = seconds ? PyObject_CallMethodObjArgs(hope, name.learn, seconds, NULL) : NULL;
     Py_XDECREF(seconds);
     Py_XDECREF(done);
@@ -213,9 +255,9 @@ static int learn(PyObject *hope, double waited)
 static int exchange(Conversation *c, const asked *a, double began)
 {
     PyObject *inlet = NULL, *outlet = NULL, *frames = NULL;
-    PyObject *patience = PyObject_CallMethodObjArgs(c->hope, a->large ? name.near : name.seconds, NULL);
-    double seconds = patience ? PyFloat_AsDouble(patience) : -1;
-    int ready = seconds > 0 ? take_ends(c, a->room, 1, &inlet, &outlet) : PyErr_Occurred() ? -1 : 0, found = ready < 0 ? -1 : 2;
+    double seconds = patience_of(c->hope, a->large);
+    PyObject *patience = isnan(seconds) ? NULL : PyFloat_FromDouble(seconds);
+    int ready = !patience ? -1 : seconds ? take_ends(c, a->room, 1, &inlet, &outlet) : 0, found = ready < 0 ? -1 : 2;
     if (ready > 0) {
         frames = take_frames(a->queue, a->how, a->payload);
         found = frames ? take_turn(c, inlet, outlet, frames, a->answer, a->place, patience) : -1;
@@ -288,6 +330,7 @@ static void conversation_dealloc(Conversation *c)
 }
 
 static PyMethodDef conversation_methods[] = {
+    {"finish", (PyCFunction)conversation_finish, METH_O, "(answer) -> see rgpu.session.connection."},
     {"leave", (PyCFunction)(void (*)(void))conversation_leave, METH_FASTCALL, "(queue, how, payload, room) -> see rgpu.session.connection."},
     {"exchange", (PyCFunction)(void (*)(void))conversation_exchange, METH_FASTCALL,
      "(queue, how, payload, room, answer, place, large, missed, question) -> see rgpu.session.connection."},

@@ -472,7 +472,7 @@ PyMODINIT_FUNC PyInit__rgpu_link(void)
     link_monotonic = time ? PyObject_GetAttrString(time, "monotonic") : NULL;
     Py_XDECREF(time);
     static PyTypeObject *conversation;
-    if (!module || !link_monotonic || link_names() || add_type(module, &conversation_spec, "Conversation", &conversation) ||
+    if (!module || !link_monotonic || link_names() || link_add_spin(module) || add_type(module, &conversation_spec, "Conversation", &conversation) ||
         add_type(module, &session_spec, "Session", &types[0]) ||
         add_type(module, &inlet_spec, "Inlet", &types[1]) || add_type(module, &outlet_spec, "Outlet", &types[2])) {
         Py_XDECREF(module);

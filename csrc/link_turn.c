@@ -7,7 +7,6 @@
 #include "link.h"
 #include "rgpu_copy.h"
 
-#define ANSWER (9 << 20) /* bytes that the window must have room for before an answer is made: a chunk of the nearest link, and more */
 #define TOGETHER 16        /* answers in turn that came while this end gave way: the peer has this core, too */
 #define SETTLED 1e-3       /* seconds between two moves to another core */
 
@@ -61,6 +60,13 @@ static int send_due(PyObject *session, PyObject *outlet)
     return failed ? -1 : 0;
 }
 
+int link_finish(PyObject *session, PyObject *outlet, PyObject *answer)
+{
+    if (link_done(session))
+        return -1;
+    return PyList_Size(answer) ? send_one(session, outlet, answer) : send_due(session, outlet);
+}
+
 /* What `run` makes of a delivered message leaves at once, and says that the message is done: True. The payload itself
  * where this is nothing for `run`, or the window is full. */
 static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, PyObject *payload)
@@ -73,7 +79,7 @@ static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, 
         Py_INCREF(payload);
         return payload;
     }
-    int failed = link_done(session) || (PyList_Size(answer) ? send_one(session, outlet, answer) : send_due(session, outlet));
+    int failed = link_finish(session, outlet, answer);
     Py_DECREF(answer);
     if (failed)
         return NULL;

@@ -131,15 +131,24 @@ class Executor(UploadsMixin, TwinMixin):
 
     def run(self, frames: list) -> None:
         """Execute one message. Raises ProtocolError (end the session) or Goodbye."""
+        if (answer := self.execute(frames)) is not None:
+            self.post(answer)
+
+    def execute(self, frames: list) -> list | None:
+        """The same, but for the answer to the last command, which is returned where nothing else is told after it."""
         self._payload = payload = frames[1:]
-        count = self._loop.run(self, frames[0], payload) if frames and len(frames[0]) <= limits.FRAME_BYTES else None
-        if count is None:  # the long way, which also says what is wrong
+        ran = self._loop.run(self, frames[0], payload) if frames and len(frames[0]) <= limits.FRAME_BYTES else None
+        answer = None
+        if ran is not None:
+            count, answer = ran
+        else:  # the long way, which also says what is wrong
             batch, commands = _opened(frames)
             count = 0
             for command in commands:
                 count += self._run(batch, count, command)
         self._commands += count
         self._payload = []
+        return answer
 
     def visited(self, index: int, command: list) -> None:
         """One command of a visitor, who may only look (``server.visit``)."""

@@ -38,8 +38,9 @@ class NoLoop:
     answered = 0
     twin = False  # new memory and reads go through their handlers: there is another worker
 
-    def run(self, executor: Any, body: bytes, payload: list) -> int | None:
-        """The number of commands run; None: this is no message, or not for a loop, and nothing has happened."""
+    def run(self, executor: Any, body: bytes, payload: list) -> tuple[int, list | None] | None:
+        """The number of commands run, and the last one's answer if that is still to be told; None: this is no message,
+        or not for a loop, and nothing has happened."""
         return None
 
     def answer(self, frames: list) -> None:
@@ -67,7 +68,7 @@ class PureLoop(NoLoop):
             _T_CALL: self._call, _T_VIEW: self._view,
         }  # fmt: skip
 
-    def run(self, executor: Any, body: bytes, payload: list) -> int | None:
+    def run(self, executor: Any, body: bytes, payload: list) -> tuple[int, list | None] | None:
         try:
             batch, commands = codec.unpack(body)
         except (ProtocolError, TypeError, ValueError):
@@ -85,7 +86,7 @@ class PureLoop(NoLoop):
                 executor.fail(error, batch, index, command)
                 done = True
             index += 1 if done else executor._run(batch, index, command)
-        return index
+        return index, None
 
     @staticmethod
     def _number(x: Any) -> Any:

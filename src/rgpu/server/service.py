@@ -102,7 +102,10 @@ class Service:
                 allowance.begin(lambda: connection.failure is not None)
             self._since = time.monotonic()
             try:
-                self.executor.run(frames)
+                answer = self.executor.execute(frames)
+                done = answer is not None and connection.finish(answer)
+                if answer is not None and not done:
+                    connection.post(answer)
             except Goodbye:
                 connection.mark_done(1)
                 return BYE
@@ -113,7 +116,8 @@ class Service:
                 return f"protocol error: {error}"
             except SessionLost as error:  # in the middle of an answer
                 return str(error)
-            connection.mark_done(1)
+            if not done:
+                connection.mark_done(1)
             worked = time.monotonic() - self._since
             self._busy += worked
             self._since = None

@@ -51,6 +51,10 @@ if TYPE_CHECKING or _native.link is None:
             nothing about other answers; else ``answered`` need only be told of those that did not come."""
             return None
 
+        def finish(self, answer: list) -> bool:
+            """Mark a message as done and send its answer; False: neither has happened."""
+            return False
+
 else:
     Conversation = _native.link.Conversation
 

@@ -5,6 +5,9 @@ cores are few or busy. So it is measured: waits that began with a look against w
 """
 
 import os
+from typing import TYPE_CHECKING
+
+from rgpu import _native
 
 LONGEST = 1e-3  # seconds of looking: waking costs as much on a machine that is idle
 SHORT = 4e-4  # where waits are longer than this on the average, looking is of no use
@@ -14,12 +17,12 @@ _SOON, _RARELY = 4, 128  # waits between two that go the other way: less and les
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Spin:
+class PureSpin:
     """One for each thread or connection that waits; ``seconds`` before a wait, ``learn`` after it. ``short``: where
-    waits are longer than so many seconds on the average, it does not look."""
+    waits are longer than so many seconds on the average, it does not look; nor unless there are ``many`` cores."""
 
-    def __init__(self, short: float = SHORT) -> None:
-        self._short = short
+    def __init__(self, short: float = SHORT, many: bool = _CORES > 1) -> None:
+        self._short, self._many = short, many
         # Seconds that longer waits count as: one at which nobody had a question says nothing about the others.
         self._long = 1.25 * short
         self._average = [0.0, 0.0]  # seconds waited without and with a look; 0: never tried
@@ -36,12 +39,12 @@ class Spin:
             self._every = self._left = min(2 * self._every, _RARELY)
             better = not better
         self._looking = better
-        return LONGEST if better and _CORES > 1 and (looking < self._short or without < self._short) else 0.0
+        return LONGEST if better and self._many and (looking < self._short or without < self._short) else 0.0
 
     def near(self) -> float:
         """Seconds to look for what takes longer than others do, which says nothing about them."""
         waits = [waited for waited in self._average if waited]
-        return LONGEST if _CORES > 1 and (not waits or min(waits) < self._short) else 0.0
+        return LONGEST if self._many and (not waits or min(waits) < self._short) else 0.0
 
     def learn(self, waited: float) -> None:
         average, looking = self._average, self._looking
@@ -49,3 +52,14 @@ class Spin:
         average[looking] = before + (min(waited, _RARE * before) - before) * _WEIGHT if before else waited
         if looking is not self._better and waited < average[not looking]:
             self._every = self._left = _SOON  # the other way may be the better one by now
+
+
+if TYPE_CHECKING or _native.link is None:
+    Spin = PureSpin
+else:
+
+    class Spin(_native.link.Spin):
+        """The C core's."""
+
+        def __new__(cls, short: float = SHORT, many: bool = _CORES > 1) -> "Spin":
+            return super().__new__(cls, short, many)

@@ -1,6 +1,7 @@
 """Connections over real sockets, with a proxy in between that breaks them."""
 
 import os
+import random
 import socket
 import struct
 import threading
@@ -16,7 +17,7 @@ from rgpu.link.base import PLACED
 from rgpu.link.ends import GREETING, WELCOME
 from rgpu.link.framing import ends_of
 from rgpu.session import Connection, Session
-from rgpu.session.spin import Spin
+from rgpu.session.spin import PureSpin, Spin
 from tests.support.faultproxy import FaultProxy
 from tests.support.waiting import wait_until
 
@@ -262,16 +263,28 @@ def test_close_flushes(place):
     assert worker.executed[1:] == [b"%d" % i for i in range(100)]
 
 
+class Patient:
+    """A Spin that always looks."""
+
+    def seconds(self):
+        return 0.2
+
+    near = seconds
+
+    def learn(self, waited):
+        assert 0 <= waited < 60
+
+
 @pytest.fixture(params=["tcp://127.0.0.1:0", "shm://"])
-def pair(request, monkeypatch):
+def pair(request):
     """Two ends that always look for a moment before they sleep."""
     if request.param == "shm://" and shm.missing():
         pytest.skip(shm.missing())
-    monkeypatch.setattr(Spin, "seconds", lambda self: 0.2)
-    monkeypatch.setattr(Spin, "near", lambda self: 0.2)
     listener = listen(request.param)
     here = Connection(Session(SID, 1), connect(listener.uri, SID))
     there = Connection(Session(SID, 1), listener.accept(SID))
+    for connection in (here, there):
+        connection._hope = connection._spin = Patient()
     deadline = soon()
     while here.down_since is not None or there.down_since is not None:
         assert time.monotonic() < deadline
@@ -574,3 +587,23 @@ def test_an_empty_queue_sends_nothing(pair):
     assert here.leave(OneMessage(b""), (7,), None, 100) is True and here.progress[0] == 0
     with pytest.raises(TypeError):
         here.leave(OneMessage(b"x"), [7], None, 100)
+
+
+def test_both_spins_decide_alike():
+    """Whatever waits there are: regular ones, rare long ones, none at all."""
+    dice = random.Random(7)
+    for many in (True, False):
+        for short in (1e-3, 4e-4):
+            ours, twin = Spin(short, many), PureSpin(short, many)
+            said = []
+            for n in range(3000):
+                if n % 300 == 0:
+                    usual = dice.choice((5e-6, 1e-4, 3e-4, 9e-4, 5e-3)), dice.choice((5e-6, 1e-4, 3e-4, 9e-4))
+                large = dice.random() < 0.1
+                looks = ours.near() if large else ours.seconds()
+                assert looks == (twin.near() if large else twin.seconds())
+                said.append(looks)
+                waited = dice.choice((0.0, 1.0)) if dice.random() < 0.02 else usual[looks > 0] * dice.uniform(0.5, 2)
+                ours.learn(waited)
+                twin.learn(waited)
+            assert len(set(said)) == (2 if many else 1)
