@@ -20,7 +20,9 @@ from rgpu.wire import codec, limits, ops, values
 EARLY = 16  # commands that leave first after an answer: whoever gave it has nothing to do
 COMMANDS = 64 << 10  # bytes that a batch has about, without the data in it
 _T_READ, _T_SYNC = ops.Read.tag, ops.Sync.tag
-_T_DATA, _T_DONE = ops.Data.tag, ops.Done.tag
+_SYNC = codec.pack([_T_SYNC, None])[:-1]  # and the reply's number
+_DONE, _DATA = codec.pack([ops.Done.tag, None, None])[:-2], codec.pack([ops.Data.tag, None, None])[:-2]
+_NONE, _ZERO = codec.pack(None), codec.pack(0)
 _NOTHING = memoryview(bytearray())
 
 
@@ -54,7 +56,8 @@ class Reading:
     def sync(self) -> None:
         """Wait until everything submitted has run; raises the first error nobody has seen."""
         reply = next_reply()
-        self._exchange(reply, (_T_SYNC, reply), codec.pack((_T_DONE, reply, None)), None, 0)
+        said = codec.pack(reply)
+        self._exchange(reply, (_T_SYNC, reply), _SYNC + said, _DONE + said + _NONE, None, 0)
         if self._failed:
             self.raise_failed()
 
@@ -66,12 +69,20 @@ class Reading:
         fortran = order == "F"
         command = (_T_READ, reply, handle, 1 if fortran else 0, wire, out.shape)
         place = out.T if fortran else out
-        self._exchange(reply, command, codec.pack((_T_DATA, reply, 0)), place, out.nbytes, "values")
+        answer = _DATA + codec.pack(reply) + _ZERO
+        self._exchange(reply, command, codec.pack(command), answer, place, out.nbytes, "values")
         if self._failed:
             self._raise_lost()
 
     def _exchange(
-        self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None, nbytes: int, what: str = "completion"
+        self,
+        reply: int,
+        command: tuple,
+        encoded: bytes,
+        answer: bytes,
+        out: np.ndarray | None,
+        nbytes: int,
+        what: str = "completion",
     ) -> None:
         """Send a command, behind what is queued, and wait for its answer: these bytes, and so many that belong into
         ``out``. In one turn only where nobody else waits, who would wait for us."""
@@ -81,7 +92,7 @@ class Reading:
         try:
             free = self.direct and not self._plain and not self._sinks and self._profile is None and self.mirror is None
             if free and (small or nbytes <= connection.link.chunk):
-                found = self._at_once(reply, command, answer, out, not small)
+                found = self._at_once(reply, encoded, answer, out, not small)
             if not found:
                 if found is None:
                     self._expect(reply, answer, out)
@@ -98,17 +109,15 @@ class Reading:
             if reply in self._sinks:
                 del self._sinks[reply]
 
-    def _at_once(
-        self, reply: int, command: tuple, answer: bytes, out: np.ndarray | None, large: bool
-    ) -> bool | None:
-        """Send what is queued with the command at its end, all in one message. Whether the answer is here already;
+    def _at_once(self, reply: int, command: bytes, answer: bytes, out: np.ndarray | None, large: bool) -> bool | None:
+        """Send what is queued with the encoded command at its end, in one message. Whether the answer is here already;
         None: nothing was sent."""
         with self.lock:
             if self.unsent:
                 self.gather()
             if self._sending or self.mirror is not None or self.unsent >= limits.BATCH:
                 return None
-            how, place = (limits.BATCH - 1, True, codec.pack(command)), _NOTHING if out is None else out
+            how, place = (limits.BATCH - 1, True, command), _NOTHING if out is None else out
             try:  # needs no shield: it is one call
                 found = self.connection.exchange(
                     self, how, None, self._inline + COMMANDS, answer, place, large, self._missed, (reply, answer, out)
