@@ -64,6 +64,13 @@ typedef struct {
     uint64_t handle, total; /* total: commands queued when it was freed */
 } freed;
 
+/* What a message is made in; its memory is kept for the next one, for fresh pages cost more than what is done in them. */
+typedef struct {
+    unsigned char *bytes;
+    size_t used, room;
+    uint64_t items;
+} output;
+
 typedef struct Queue {
     PyObject_HEAD
     struct Queue *next; /* of those that were current for some thread */
@@ -73,6 +80,7 @@ typedef struct Queue {
     size_t count, places_room;
     freed *freed;
     size_t nfreed, freed_room;
+    output out;
     uint64_t number, total, replayed; /* total: commands ever queued; replayed: those that left as repetitions */
     uint64_t batch, left;             /* messages numbered, and the commands in them */
     PyObject *origins[ORIGINS];       /* where the commands of the last messages came from, by number */
@@ -105,6 +113,8 @@ typedef struct {
 
 /* issue_queue.c */
 int queue_arm(Queue *q); /* tell that the queue is no longer empty; -1 with an exception */
+int out_reserve(output *o, size_t size); /* room for so many bytes more; -1 with an exception */
+int out_put(output *o, const void *data, size_t size);
 int queue_grow(Queue *q, size_t size); /* room for one more command of so many bytes; not 0: an exception */
 void queue_free_handle(Queue *q, uint64_t handle, int small);     /* never raises */
 int is_other_queue(PyObject *x);
@@ -115,14 +125,9 @@ PyObject *users_place(int *instruction); /* the same where it is the caller's an
 extern PyType_Spec queue_spec, places_spec;
 
 /* issue_replay.c */
-typedef struct {
-    unsigned char *bytes; /* to be freed */
-    size_t size;
-    uint64_t items;
-} output_bytes;
 struct replays *replays_new(void);
 void replays_free(struct replays *all);
-Py_ssize_t replays_write(struct replays *all, Queue *q, size_t count, int whole, output_bytes *out);
+Py_ssize_t replays_write(struct replays *all, Queue *q, size_t count, int whole); /* into q->out, whose memory may have to be freed after an error as well */
 
 /* issue_quick.c */
 PyObject *quick_call(Quick *quick, PyObject *const *args, size_t flags, PyObject *names);

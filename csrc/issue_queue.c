@@ -69,7 +69,9 @@ static PyObject *queue_add(Queue *q, PyObject *args)
 #define FREE_HEAD 7 /* the largest head of a Free command: array of 2, tag, array of 2^32 */
 #define FREE_TAG 2
 #define FREE_MOST 65536
+#define KEPT (1 << 20) /* bytes that are kept for the next message, at most */
 
+/* `to` has room for nine bytes a handle. */
 static size_t free_command(unsigned char *to, const freed *handles, size_t count)
 {
     unsigned char *at = to;
@@ -78,9 +80,12 @@ static size_t free_command(unsigned char *to, const freed *handles, size_t count
     *at++ = 0xdd;
     for (int shift = 24; shift >= 0; shift -= 8)
         *at++ = (unsigned char)(count >> shift);
-    for (size_t i = 0; i < count; i++, at += 9) {
-        *at = 0xcf;
-        put_u64(at + 1, handles[i].handle);
+    for (size_t i = 0; i < count; i++) { /* most of a message may be these: on another core's side each line of it is far away */
+        uint64_t handle = handles[i].handle;
+        size_t size = handle >> 32 ? 8 : 4;
+        *at = size == 8 ? 0xcf : 0xce;
+        put_u64(at + 1, handle << (64 - 8 * size));
+        at += 1 + size;
     }
     return (size_t)(at - to);
 }
@@ -170,34 +175,63 @@ static Places *drop(Queue *q, size_t count)
 }
 
 /* What was freed and is used by none of the commands that stay, as one that is put before them. Their number: 0 or 1. */
-static int free_early(Queue *q, size_t count, output_bytes *out)
+static int free_early(Queue *q, size_t count)
 {
     size_t wanted = 0;
     while (wanted < q->nfreed && wanted < FREE_MOST && q->freed[wanted].total <= q->total - (q->count - count))
         wanted++;
-    unsigned char *more = wanted ? PyMem_Realloc(out->bytes, out->size + FREE_HEAD + 9 * wanted) : NULL;
-    if (!more)
+    if (!wanted)
+        return 0;
+    if (out_reserve(&q->out, FREE_HEAD + 9 * wanted)) {
+        PyErr_Clear();
         return 0; /* later, then */
-    out->bytes = more;
-    out->size += free_command(more + out->size, q->freed, wanted);
-    out->items++;
+    }
+    q->out.used += free_command(q->out.bytes + q->out.used, q->freed, wanted);
+    q->out.items++;
     q->nfreed -= wanted;
     memmove(q->freed, q->freed + wanted, q->nfreed * sizeof(freed));
     return 1;
 }
 
-static int write_plain(const Queue *q, size_t count, output_bytes *out)
+int out_reserve(output *o, size_t size)
 {
-    out->size = count ? q->places[count - 1].end : 0;
-    out->items = count;
-    out->bytes = PyMem_Malloc(out->size + 1);
-    if (!out->bytes) {
+    if (o->used + size <= o->room)
+        return 0;
+    size_t more = (o->used + size) * 2;
+    unsigned char *found = PyMem_Realloc(o->bytes, more);
+    if (!found) {
         PyErr_NoMemory();
         return -1;
     }
-    if (count)
-        memcpy(out->bytes, q->bytes, out->size);
+    o->bytes = found;
+    o->room = more;
     return 0;
+}
+
+int out_put(output *o, const void *data, size_t size)
+{
+    if (out_reserve(o, size))
+        return -1;
+    memcpy(o->bytes + o->used, data, size);
+    o->used += size;
+    return 0;
+}
+
+/* A message was made, or could not be. */
+static void out_over(output *o)
+{
+    o->used = o->items = 0;
+    if (o->room > KEPT) {
+        PyMem_Free(o->bytes);
+        o->bytes = NULL;
+        o->room = 0;
+    }
+}
+
+static int write_plain(Queue *q, size_t count)
+{
+    q->out.items += count;
+    return count ? out_put(&q->out, q->bytes, q->places[count - 1].end) : 0;
 }
 
 /* The next message has a number; where its commands came from can be asked for a while. Takes the reference. */
@@ -230,63 +264,62 @@ static PyObject *queue_places(Queue *q, PyObject *batch)
     return found;
 }
 
+static PyObject *take(Queue *q, size_t count, int whole, const char *last, Py_ssize_t size, PyObject *code, int instruction)
+{
+    output *out = &q->out;
+    int early = 0;
+    if (out_reserve(out, q->used + 64))
+        return NULL;
+    if (q->replay && !q->replays)
+        q->replays = replays_new();
+    Py_ssize_t done = q->replay && q->replays    ? replays_write(q->replays, q, count, whole)
+                      : write_plain(q, count)    ? -1
+                                                 : (Py_ssize_t)count;
+    if (done < 0)
+        return NULL;
+    if (!whole && done && !last)
+        early = free_early(q, (size_t)done);
+    out->items += last != NULL;
+    if (!out->items)
+        return PyBytes_FromStringAndSize(NULL, 0);
+    unsigned char head[15] = {0x92, 0xcf};
+    put_u64(head + 2, q->batch + 1);
+    head[10] = 0xdd;
+    for (int i = 0; i < 4; i++)
+        head[11 + i] = (unsigned char)(out->items >> (24 - 8 * i));
+    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof head + out->used) + size);
+    Places *places = body ? drop(q, (size_t)done) : NULL;
+    if (!places) {
+        Py_XDECREF(body);
+        return NULL;
+    }
+    char *to = PyBytes_AsString(body);
+    memcpy(to, head, sizeof head);
+    memcpy(to + sizeof head, out->bytes, out->used);
+    places->unplaced = early;
+    if (last) {
+        memcpy(to + sizeof head + out->used, last, (size_t)size);
+        Py_XINCREF(code);
+        places->places[places->count++] = (place){code, instruction, 0, 0};
+    }
+    number(q, (PyObject *)places, (size_t)(places->count + early));
+    return body;
+}
+
 /* The body of a message of at most `limit` of the first commands, which leave the queue; empty: there is none.
  * Of one that need not be emptied the beginning of a repetition may stay. `last`: an encoded command that leaves behind them,
  * issued at (code, instruction). */
 static PyObject *queue_take(Queue *q, PyObject *args)
 {
-    Py_ssize_t limit, done;
-    int whole, early = 0;
+    Py_ssize_t limit, size = 0;
+    int whole, instruction = 0;
     const char *last = NULL;
-    Py_ssize_t size = 0;
     PyObject *code = NULL;
-    int instruction = 0;
     if (!PyArg_ParseTuple(args, "np|y#Oi:take", &limit, &whole, &last, &size, &code, &instruction))
         return NULL;
-    if (!size)
-        last = NULL;
-    size_t count = q->count < (size_t)limit ? q->count : (size_t)limit;
-    output_bytes out = {NULL, 0, 0};
-    if (q->replay && !q->replays)
-        q->replays = replays_new();
-    if (q->replay && q->replays)
-        done = replays_write(q->replays, q, count, whole, &out);
-    else
-        done = write_plain(q, count, &out) ? -1 : (Py_ssize_t)count;
-    if (done < 0)
-        return NULL;
-    if (!whole && done && !last)
-        early = free_early(q, (size_t)done, &out);
-    out.items += last != NULL;
-    if (!out.items) {
-        PyMem_Free(out.bytes);
-        return PyBytes_FromStringAndSize(NULL, 0);
-    }
-    unsigned char head[15] = {0x92, 0xcf};
-    put_u64(head + 2, q->batch + 1);
-    head[10] = 0xdd;
-    for (int i = 0; i < 4; i++)
-        head[11 + i] = (unsigned char)(out.items >> (24 - 8 * i));
-    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof head + out.size) + size);
-    Places *places = body ? drop(q, (size_t)done) : NULL;
-    if (places) {
-        char *to = PyBytes_AsString(body);
-        memcpy(to, head, sizeof head);
-        memcpy(to + sizeof head, out.bytes, out.size);
-        places->unplaced = early;
-        if (last) {
-            memcpy(to + sizeof head + out.size, last, (size_t)size);
-            code = code == Py_None ? NULL : code;
-            Py_XINCREF(code);
-            places->places[places->count++] = (place){code, instruction, 0, 0};
-        }
-    }
-    PyMem_Free(out.bytes);
-    if (!places) {
-        Py_XDECREF(body);
-        return NULL;
-    }
-    number(q, (PyObject *)places, (size_t)(places->count + early));
+    PyObject *body = take(q, q->count < (size_t)limit ? q->count : (size_t)limit, whole, size ? last : NULL, size,
+                          code == Py_None ? NULL : code, instruction);
+    out_over(&q->out);
     return body;
 }
 
@@ -392,6 +425,7 @@ static void queue_dealloc(Queue *q)
     PyMem_Free(q->places);
     PyMem_Free(q->bytes);
     PyMem_Free(q->freed);
+    PyMem_Free(q->out.bytes);
     replays_free(q->replays);
     for (int i = 0; i < ORIGINS; i++)
         Py_XDECREF(q->origins[i]);

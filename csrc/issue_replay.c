@@ -30,43 +30,13 @@ typedef struct {
     uint64_t base, used; /* used: when it was last looked at */
     uint32_t count;
     int lessons;     /* times that it was seen again; the first one says nothing: loops begin with what is not yet theirs */
-    char sent, dead; /* sent: the worker has this very one */
+    char sent, dead, nothing; /* sent: the worker has this very one; nothing: no hole's value is sent with it */
 } template;
 
 struct replays {
     template kept[TEMPLATES];
     uint64_t clock;
 };
-
-typedef struct {
-    unsigned char *bytes;
-    size_t used, room;
-    uint64_t items;
-} output;
-
-static int out_reserve(output *o, size_t size)
-{
-    if (o->used + size <= o->room)
-        return 0;
-    size_t more = (o->used + size) * 2;
-    unsigned char *found = PyMem_Realloc(o->bytes, more);
-    if (!found) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    o->bytes = found;
-    o->room = more;
-    return 0;
-}
-
-static int out_put(output *o, const void *data, size_t size)
-{
-    if (out_reserve(o, size))
-        return -1;
-    memcpy(o->bytes + o->used, data, size);
-    o->used += size;
-    return 0;
-}
 
 static int out_head(output *o, unsigned char mark, uint64_t n, size_t size)
 {
@@ -184,6 +154,7 @@ static int cut(template *t)
     t->bases = bases;
     t->given = given;
     t->holes = 0;
+    t->nothing = 1;
     for (size_t i = 0; r.at < r.end;) {
         const unsigned char *at = r.at;
         if (step(&r) <= 0)
@@ -196,6 +167,7 @@ static int cut(template *t)
         pieces[t->holes] = (uint16_t)(at - from);
         bases[t->holes] = (int64_t)(x - t->base);
         given[t->holes++] = kind == GIVEN;
+        t->nothing &= kind != GIVEN;
         from = r.at;
         starts[t->holes] = (uint32_t)(from - t->data);
     }
@@ -277,13 +249,30 @@ static void remember(struct replays *all, uint64_t hash, reader r, uint64_t base
 
 /* ---- repeating ----------------------------------------------------------------------------- */
 
+/* memcmp would be called for a dozen bytes, some for each command. */
+static int same(const unsigned char *a, const unsigned char *b, size_t size)
+{
+    uint64_t x, y;
+    if (size < sizeof x || size > 64)
+        return !memcmp(a, b, size);
+    for (size_t at = 0; at + sizeof x < size; at += sizeof x) {
+        memcpy(&x, a + at, sizeof x);
+        memcpy(&y, b + at, sizeof y);
+        if (x != y)
+            return 0;
+    }
+    memcpy(&x, a + size - sizeof x, sizeof x);
+    memcpy(&y, b + size - sizeof y, sizeof y);
+    return x == y;
+}
+
 /* Whether the bytes begin with the template's commands; the reader stands behind them then. */
 static int matches(const template *t, reader *r, uint64_t base)
 {
     reader rest = *r;
     for (size_t i = 0; i <= t->holes; i++) {
         size_t piece = t->pieces[i];
-        if ((size_t)(rest.end - rest.at) < piece || memcmp(rest.at, t->data + t->starts[i], piece))
+        if ((size_t)(rest.end - rest.at) < piece || !same(rest.at, t->data + t->starts[i], piece))
             return 0;
         rest.at += piece;
         if (i == t->holes)
@@ -325,12 +314,12 @@ static int write_template(output *o, const template *t, unsigned number)
 static int write_replay(output *o, const template *t, unsigned number, reader r, uint64_t base)
 {
     uint64_t given = 0;
-    for (size_t i = 0; i < t->holes; i++)
+    for (size_t i = 0; i < t->holes && !t->nothing; i++)
         given += t->given[i];
     if (out_head(o, 0x94, 17, 1) || out_head(o, 0xcc, number, 1) || out_head(o, 0xcf, base, 8) ||
         out_head(o, 0xdd, given, 4))
         return -1;
-    for (size_t i = 0; i < t->holes; i++) {
+    for (size_t i = 0; i < t->holes && !t->nothing; i++) {
         r.at += t->pieces[i];
         const unsigned char *value = r.at;
         skip(&r);
@@ -464,34 +453,26 @@ static int waits(const Queue *q, size_t i)
 }
 
 /* Write the first `count` commands, or of a queue that need not be emptied some of them; how many, or -1. */
-Py_ssize_t replays_write(struct replays *all, Queue *q, size_t count, int whole, output_bytes *out)
+Py_ssize_t replays_write(struct replays *all, Queue *q, size_t count, int whole)
 {
-    output o = {NULL, 0, 0, 0};
     size_t at = 0, end = count;
-    if (out_reserve(&o, q->used + 64))
-        return -1;
     if (whole)
         while (end && waits(q, end - 1)) /* they come last: whoever queues them flushes */
             end--;
     while (at < end) {
-        Py_ssize_t done = repeat(all, q, &o, at, end);
+        Py_ssize_t done = repeat(all, q, &q->out, at, end);
         if (!done && (whole || !at))
-            done = pass(all, q, &o, at, end);
-        if (done < 0) {
-            PyMem_Free(o.bytes);
+            done = pass(all, q, &q->out, at, end);
+        if (done < 0)
             return -1;
-        }
         if (!done)
             break; /* the rest of a full queue may be the beginning of the next unit */
         at += (size_t)done;
     }
     if (at == end && end < count) {
-        if (copy_out(&o, q, end, count)) {
-            PyMem_Free(o.bytes);
+        if (copy_out(&q->out, q, end, count))
             return -1;
-        }
         at = count;
     }
-    *out = (output_bytes){o.bytes, o.used, o.items};
     return (Py_ssize_t)at;
 }
