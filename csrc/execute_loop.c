@@ -184,7 +184,7 @@ static PyObject *loop_run(Loop *loop, PyObject *args)
     }
     good = good && whole.at == whole.end;
     loop->payload = payload;
-    uint32_t before = count > 1 ? ends[count - 2] : 0;
+    uint32_t before = good && count > 1 ? ends[count - 2] : 0; /* a count that is not good may be any */
     reader last = {r.at + before, whole.at};
     uint64_t first = good && count && !loop->watched && asks(last) ? count - 1 : count;
     PyObject *answer = NULL;

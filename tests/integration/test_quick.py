@@ -17,11 +17,12 @@ from rgpu.wire import codec, ops
 
 sent = []
 stream = pool.current_stream()
-post = stream._post
-def spy(frames, *rest):
-    sent.extend(codec.unpack(frames[0])[1])
-    return post(frames, *rest)
-stream._post = spy
+take = stream.take
+def spy(*how):
+    body = take(*how)
+    sent.extend(codec.unpack(body)[1] if body else [])
+    return body
+stream.take = spy
 
 a, b, m = cp.arange(12.0).reshape(3, 4), cp.ones((3, 4)), cp.ones((4, 5))
 i8, flags = cp.arange(6, dtype="i1"), cp.arange(4) > 1
