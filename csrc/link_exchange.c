@@ -75,19 +75,15 @@ static int take_ends(const Conversation *c, long long room, int asking, PyObject
     return 1;
 }
 
-/* The queue's next message, with a payload behind it where there is one; an empty list: there is none. Finalizers may come
- * wherever memory is asked for: `moving` tells them that they are in the midst of it. */
-static PyObject *take_frames(Conversation *c, PyObject *queue, PyObject *how, PyObject *payload)
+/* The queue's next message, with a payload behind it where there is one; an empty list: there is none. */
+static PyObject *take_frames(PyObject *queue, PyObject *how, PyObject *payload)
 {
-    PyObject *take = PyObject_GetAttr(queue, name.take), *frames = NULL;
-    c->moving = 1;
-    PyObject *body = take ? PyObject_Call(take, how, NULL) : NULL;
+    PyObject *take = PyObject_GetAttr(queue, name.take), *body = take ? PyObject_Call(take, how, NULL) : NULL, *frames = NULL;
     Py_XDECREF(take);
     Py_ssize_t size = body ? PyObject_Size(body) : -1;
     if (size >= 0 && (frames = PyList_New(0)) && size && (PyList_Append(frames, body) || (payload != Py_None && PyList_Append(frames, payload))))
         Py_CLEAR(frames);
     Py_XDECREF(body);
-    c->moving = 0;
     return frames;
 }
 
@@ -129,9 +125,7 @@ static int tend(PyObject *link, PyObject *inlet, PyObject *outlet, int failed)
 static int take_turn(Conversation *c, PyObject *inlet, PyObject *outlet, PyObject *frames, PyObject *answer, PyObject *place,
                      PyObject *patience)
 {
-    c->moving = 1;
     PyObject *got = link_turn(NULL, (PyObject *[]){c->session, inlet, outlet, frames, answer, place, patience, Py_None}, 8);
-    c->moving = 0;
     int found = tend(c->link, inlet, outlet, !got) ? -1 : got == Py_True;
     Py_XDECREF(got);
     return found;
@@ -164,7 +158,7 @@ static int leave(Conversation *c, PyObject *queue, PyObject *how, PyObject *payl
     int done = take_ends(c, room, 0, &inlet, &outlet);
     if (done > 0) {
         patience = none_yet();
-        frames = patience ? take_frames(c, queue, how, payload) : NULL;
+        frames = patience ? take_frames(queue, how, payload) : NULL;
         done = frames ? 1 : -1;
         if (frames && PyList_Size(frames) && take_turn(c, inlet, outlet, frames, Py_None, Py_None, patience) < 0)
             done = -1;
@@ -201,10 +195,7 @@ static PyObject *conversation_finish(Conversation *c, PyObject *answer)
     int done = take_ends(c, ANSWER, 0, &inlet, &outlet);
     if (done > 0) {
         c->executed++;
-        c->moving = 1;
-        int failed = link_finish(c->session, outlet, answer);
-        c->moving = 0;
-        done = tend(c->link, inlet, outlet, failed) ? -1 : 1;
+        done = tend(c->link, inlet, outlet, link_finish(c->session, outlet, answer)) ? -1 : 1;
     }
     Py_XDECREF(inlet);
     Py_XDECREF(outlet);
@@ -268,7 +259,7 @@ static int exchange(Conversation *c, const asked *a, double began)
     PyObject *patience = isnan(seconds) ? NULL : PyFloat_FromDouble(seconds);
     int ready = !patience ? -1 : seconds ? take_ends(c, a->room, 1, &inlet, &outlet) : 0, found = ready < 0 ? -1 : 2;
     if (ready > 0) {
-        frames = take_frames(c, a->queue, a->how, a->payload);
+        frames = take_frames(a->queue, a->how, a->payload);
         found = frames ? take_turn(c, inlet, outlet, frames, a->answer, a->place, patience) : -1;
         c->arrivals++;
         c->executed += found == 1;
