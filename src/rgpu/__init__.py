@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from rgpu import ending as _ending  # noqa: F401 - the handlers that a program registers from here on run before ours
 from rgpu._version import CUPY_VERSION as __version__  # the interface's: programs compare it
 from rgpu.alias import install, uninstall
 

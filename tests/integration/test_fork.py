@@ -158,3 +158,34 @@ print(time.monotonic())
 """
         done = program(source, server)
         assert done.stderr == "" and time.monotonic() - float(done.stdout) < 2.5
+
+
+def test_handlers_registered_before_the_first_use_still_have_their_arrays(servers):
+    source = """
+import atexit
+import cupy as cp
+atexit.register(lambda: print(float(a.sum())))
+a = cp.ones(10)
+"""
+    done = program(f"import rgpu; rgpu.install()\n{source}", *servers)
+    assert (done.stdout, done.stderr) == ("10.0\n", "")
+
+
+def test_finalizers_that_compute_when_the_interpreter_ends(servers):
+    """They find no pool any more, and make none: there are no threads then that could ask servers."""
+    source = """
+import time
+import rgpu as cp
+class Late:
+    def __init__(self):
+        self.me, self.array = self, cp.ones(3)
+    def __del__(self, cp=cp, monotonic=time.monotonic):
+        begin = monotonic()
+        try:
+            cp.ones(5).get()
+        except Exception as error:
+            print(type(error).__name__, monotonic() - begin < 5)
+Late()
+"""
+    done = program(source, *servers)
+    assert (done.stdout, done.stderr) == ("SessionLost True\n", "")

@@ -1,12 +1,11 @@
 """A local daemon of a program's own, started when no server is configured.
 
-It listens on loopback on a free port, serves cpu devices (and local GPUs), is stopped at exit, and
+It listens on loopback on a free port, serves cpu devices (and local GPUs), is stopped with the pool, and
 ends by itself when the program dies in any other way. It is the same daemon as everybody's.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import select
@@ -44,7 +43,6 @@ class EmbeddedDaemon:
             env=_environment(),
             start_new_session=True,  # Ctrl-C is for the program; the daemon ends after it
         )
-        atexit.register(self.stop)
         self.address = self._await_ready()
 
     @property
@@ -58,7 +56,6 @@ class EmbeddedDaemon:
         """End it and its workers; harmless when it has ended. Does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
-        atexit.unregister(self.stop)
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

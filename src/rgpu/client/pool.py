@@ -7,7 +7,6 @@ in CUDA.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
-import rgpu.link.stream  # noqa: F401 - exit handlers that drop the links: they must be registered before ours
+import rgpu.link.stream  # noqa: F401 - their ends come behind ours: they must be given first
 import rgpu.link.zmq  # noqa: F401
 from rgpu import _native, config, registry
 from rgpu.client import profile, silver
@@ -38,6 +37,7 @@ from rgpu.client.mirror import Half, Mirror
 from rgpu.client.seat import Seat
 from rgpu.client.stats import Counters
 from rgpu.client.stream import CommandStream, forked, settle
+from rgpu.ending import at_end
 from rgpu.errors import (
     ConfigError,
     NoSuchDevice,
@@ -425,13 +425,15 @@ def get() -> Pool:
     """The pool of this process, built at first use."""
     global _pool
     if _pool is None:
+        if sys.is_finalizing():  # a finalizer that computes; no thread can be had any more, which servers are asked by
+            raise SessionLost("the interpreter is ending, and has given back its devices")
         with _pool_lock:
             if _pool is None:
                 settle()
                 _pool = Pool(config.load_client())
                 if not _pool.devices:
                     raise ConfigError("the servers of the pool have no devices")
-                _close_at_exit()
+                _close_with_child()
     return _pool
 
 
@@ -458,12 +460,11 @@ def connect(*servers: Any, **settings: Any) -> Pool:
         made = Pool(config.load_client(settings))
         close()
         _pool = made
-        _close_at_exit()
+        _close_with_child()
     return made
 
 
-def _close_at_exit() -> None:
-    atexit.register(close)
+def _close_with_child() -> None:
     spawning = sys.modules.get("multiprocessing")
     if spawning is not None and spawning.parent_process() is not None:  # one that was forked ends without atexit
         spawning.util.Finalize(None, close, exitpriority=0)
@@ -477,9 +478,11 @@ def close() -> None:
     with _pool_lock:
         pool, _pool = _pool, None
         _thread = _Thread()  # every thread's current device
-        atexit.unregister(close)
         if pool is not None:
             pool.close()
+
+
+at_end(close)
 
 
 def current() -> Device:

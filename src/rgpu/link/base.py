@@ -66,19 +66,16 @@ class Link(ABC):
         self,
         session: Any,
         frames: list | None,
-        answer: bytes | None,
-        place: Any,
+        sink: Sink | None,
         patience: float,
         run: Callable[[list], list | None] | None = None,
     ) -> Any:
         """One turn of a conversation in one call: send ``frames``, if any, as the session's next message, then look
-        for so many seconds for the next one that the session delivers. Without ``answer`` that is returned, a list;
-        ``run`` is given it first, and what it returns, if anything, leaves as its answer at once (nothing does where
-        that has no frames): True, and the message is marked as done; ``place`` is then the sink of a large frame, see
-        ``recv``. With ``answer``, True: it was this one, its data lie in ``place`` now, and it is marked as done; any
-        other one stays to be received.
-        Then, as where nothing has come, or (``patience`` below 0) nobody looked: None. False: nothing was to be sent,
-        and what has come is for ``recv``.
+        for so many seconds for the next one that the session delivers, and return that, a list. ``run`` is given it
+        first, and what it returns, if anything, leaves as its answer at once (nothing does where that has no frames):
+        True, and the message is marked as done. ``sink`` is that of a large frame, see ``recv``.
+        Where nothing has come, or (``patience`` below 0) nobody looked: None. False: nothing was to be sent, and what
+        has come is for ``recv``.
         NotImplemented: nothing was sent, and the long way (``send``, ``look``, ``recv``) has to do it."""
         return NotImplemented
 

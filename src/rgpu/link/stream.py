@@ -7,7 +7,6 @@ between threads that make up most of a ZeroMQ round trip (docs/adr/0006). No loc
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import selectors
@@ -18,6 +17,7 @@ from collections import deque
 from typing import Any
 
 from rgpu import _native
+from rgpu.ending import at_end
 from rgpu.errors import ForkError
 from rgpu.link.base import COPY_BELOW, Link
 from rgpu.link.framing import ends_of
@@ -131,7 +131,7 @@ class StreamLink(Link):
         elif self._pipe.busy():
             _pusher.add(self)
 
-    def turn(self, session, frames, answer, place, patience, run=None):
+    def turn(self, session, frames, sink, patience, run=None):
         with self.lock:
             reader, writer = self._reader, self._writer
             if not self.plain or writer is None or writer.backlog or type(session) is not _native.link.Session:
@@ -140,7 +140,7 @@ class StreamLink(Link):
                 return NotImplemented
             got = None
             try:
-                got = _native.link.turn(session, reader, writer, frames, answer, place, patience, run)
+                got = _native.link.turn(session, reader, writer, frames, None, sink, patience, run)
             except ConnectionError:
                 self._turned(True)
             except BaseException:
@@ -393,6 +393,6 @@ def _after_fork() -> None:
     _links.clear()
 
 
-atexit.register(_at_exit)
+at_end(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

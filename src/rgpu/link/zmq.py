@@ -5,7 +5,6 @@ module reports the change ("down", "up") and never pretends otherwise. One conte
 used across a fork. No socket is touched outside its lock; nobody sleeps inside it.
 """
 
-import atexit
 import contextlib
 import os
 import selectors
@@ -16,6 +15,7 @@ import weakref
 
 import zmq
 
+from rgpu.ending import at_end
 from rgpu.errors import ConfigError, ForkError, ProtocolError, ServerUnavailable
 from rgpu.link import curve
 from rgpu.link.base import COPY_BELOW, Link, Listener
@@ -95,7 +95,7 @@ def _after_fork() -> None:
 
 
 _inherited: list = []
-atexit.register(_at_exit)
+at_end(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 

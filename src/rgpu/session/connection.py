@@ -119,7 +119,7 @@ class Connection(Conversation):
                 self.pump()  # acknowledgements are taken before the window is full
             if not session.can_send(nbytes):
                 return False
-            if self._stuck is None and self.link.turn(session, frames, None, None, -1.0) is not NotImplemented:
+            if self._stuck is None and self.link.turn(session, frames, None, -1.0) is not NotImplemented:
                 return True
             before, self._moving = self._moving, True
             try:
@@ -273,7 +273,7 @@ class Connection(Conversation):
         with self._lock:
             if self._stuck is not None or self._inbox or self.failure is not None:
                 return NotImplemented
-            got = self.link.turn(self.session, None, None, self.sink, patience, run)
+            got = self.link.turn(self.session, None, self.sink, patience, run)
             if got is True:
                 self.executed += 1
             if got is True or type(got) is list:
