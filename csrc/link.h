@@ -47,6 +47,14 @@ double link_near(PyObject *spin);
 void link_learn(PyObject *spin, double waited);
 int link_names(void);                                  /* once; -1 with an exception */
 
+/* Between these two this thread runs no finalizer for the collector, which before Python 3.12 comes wherever an object is
+ * made: one that sends or reads would find half a message. May be nested. */
+void link_hold_collector(void);
+void link_free_collector(void);
+/* Meanwhile the GIL is released, or a worker's own code runs: the collector is what it was. */
+void link_rest_collector(void);
+void link_resume_collector(void);
+
 int64_t link_total(PyObject *frames);         /* bytes of a list of frames; -1 with an exception */
 extern PyObject *link_monotonic;              /* the clock that need not be called */
 

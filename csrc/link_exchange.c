@@ -179,7 +179,9 @@ static PyObject *conversation_leave(Conversation *c, PyObject *const *args, Py_s
     if (call_lock(lock, name.acquire))
         return NULL;
     Py_INCREF(lock);
+    link_hold_collector();
     int done = leave(c, args[0], args[1], args[2], room);
+    link_free_collector();
     release(lock);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
@@ -192,6 +194,7 @@ static PyObject *conversation_finish(Conversation *c, PyObject *answer)
     if (call_lock(lock, name.acquire))
         return NULL;
     Py_INCREF(lock);
+    link_hold_collector();
     int done = take_ends(c, ANSWER, 0, &inlet, &outlet);
     if (done > 0) {
         c->executed++;
@@ -199,6 +202,7 @@ static PyObject *conversation_finish(Conversation *c, PyObject *answer)
     }
     Py_XDECREF(inlet);
     Py_XDECREF(outlet);
+    link_free_collector();
     release(lock);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
@@ -288,7 +292,9 @@ static PyObject *conversation_exchange(Conversation *c, PyObject *const *args, P
     if (call_lock(lock, name.acquire))
         return NULL;
     Py_INCREF(lock);
+    link_hold_collector();
     int found = exchange(c, &a, began);
+    link_free_collector();
     release(lock);
     if (found == 2)
         Py_RETURN_NONE;

@@ -62,10 +62,12 @@ static int64_t move_in(Inlet *in, const Py_buffer *to, int64_t *got)
     in->low += size;
     *got = 1;
     int64_t filled = size;
+    link_rest_collector();
     Py_BEGIN_ALLOW_THREADS
     if (filled < to->len)
         filled += pipe_take_all(&in->pipe, (unsigned char *)to->buf + filled, (size_t)(to->len - filled), PAUSED, got);
     Py_END_ALLOW_THREADS
+    link_resume_collector();
     in->fresh = in->heard = 1;
     in->emptied = 0;
     return filled;

@@ -112,10 +112,14 @@ static PyObject *data(Session *s)
     if (number == s->sent || s->syncing || !s->open)
         return NULL;
     PyObject *frames = kept_at(s, number)->frames;
+    Py_INCREF(frames); /* a new list is where the collector runs, and with it anything: this message is no one else's by then */
+    s->cursor = number + 1;
     Py_ssize_t count = PyList_Size(frames);
     PyObject *message = count < 0 ? NULL : PyList_New(count + 1), *head = message ? header(s, DATA, number) : NULL;
     if (!head) {
+        Py_DECREF(frames);
         Py_XDECREF(message);
+        s->cursor = s->cursor > number ? number : s->cursor;
         return NULL;
     }
     PyList_SetItem(message, 0, head);
@@ -124,11 +128,11 @@ static PyObject *data(Session *s)
         Py_INCREF(frame);
         PyList_SetItem(message, i + 1, frame);
     }
+    Py_DECREF(frames);
     if (number < s->highest)
         s->resent++;
     else
         s->highest = number + 1;
-    s->cursor = number + 1;
     return message;
 }
 

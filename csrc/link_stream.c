@@ -59,9 +59,11 @@ static PyObject *inlet_fill_place(Inlet *in, PyObject *const *args, Py_ssize_t c
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "(place, filled)");
     Py_ssize_t before = filled;
     int64_t got;
+    link_rest_collector();
     Py_BEGIN_ALLOW_THREADS
     filled += pipe_take_all(&in->pipe, (unsigned char *)place.buf + filled, (size_t)(place.len - filled), STALLED, &got);
     Py_END_ALLOW_THREADS
+    link_resume_collector();
     PyBuffer_Release(&place);
     if (filled > before) {
         in->emptied = 0;
@@ -169,6 +171,7 @@ int link_found(PyObject *inlet, double patience, int asking)
 {
     Inlet *in = (Inlet *)inlet;
     int found, gave = 0;
+    link_rest_collector();
     Py_BEGIN_ALLOW_THREADS
     double until = link_now() + patience;
     const rgpu_transport *far = in->pipe.transport;
@@ -190,6 +193,7 @@ int link_found(PyObject *inlet, double patience, int asking)
     if (asking && found)
         link_learn_place(gave);
     Py_END_ALLOW_THREADS
+    link_resume_collector();
     if (found)
         in->emptied = 0;
     return found;
@@ -278,9 +282,11 @@ static int64_t give_message(pipe_end *end, const unsigned char *head, size_t len
     for (int i = 0; i < count; i++)
         parts[i + 1] = (struct iovec){frames[i].buf, (size_t)frames[i].len};
     int64_t given;
+    link_rest_collector();
     Py_BEGIN_ALLOW_THREADS
     given = pipe_give_all(end, parts, count + 1);
     Py_END_ALLOW_THREADS
+    link_resume_collector();
     return given;
 }
 

@@ -10,6 +10,32 @@
 #define TOGETHER 16        /* answers in turn that came while this end gave way: the peer has this core, too */
 #define SETTLED 1e-3       /* seconds between two moves to another core */
 
+static _Thread_local int held, collects;
+
+void link_hold_collector(void)
+{
+    if (!held++)
+        collects = PyGC_Disable();
+}
+
+void link_free_collector(void)
+{
+    if (!--held && collects)
+        PyGC_Enable();
+}
+
+void link_rest_collector(void)
+{
+    if (held && collects)
+        PyGC_Enable();
+}
+
+void link_resume_collector(void)
+{
+    if (held)
+        collects = PyGC_Disable();
+}
+
 /* Whether a message is the answer that was hoped for, behind its header; its data lie in `place` then. */
 static int is_answer(PyObject *message, PyObject *answer, PyObject *place)
 {
@@ -71,7 +97,9 @@ int link_finish(PyObject *session, PyObject *outlet, PyObject *answer)
  * where this is nothing for `run`, or the window is full. */
 static PyObject *answer_one(PyObject *session, PyObject *outlet, PyObject *run, PyObject *payload)
 {
+    link_rest_collector();
     PyObject *answer = link_can_send(session, ANSWER) ? PyObject_CallFunctionObjArgs(run, payload, NULL) : NULL;
+    link_resume_collector();
     if (!answer && PyErr_Occurred())
         return NULL;
     if (!answer || answer == Py_None) {
@@ -184,7 +212,7 @@ void link_learn_core(int core)
         settle_elsewhere();
 }
 
-PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+static PyObject *take_turn(PyObject *const *args, Py_ssize_t count)
 {
     if (count != 8 || link_check(args[0], args[1], args[2]))
         return PyErr_Format(PyExc_TypeError, "turn(session, inlet, outlet, frames, answer, place, patience, run)");
@@ -228,4 +256,12 @@ PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
             return found;
         Py_DECREF(found);
     }
+}
+
+PyObject *link_turn(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    link_hold_collector();
+    PyObject *found = take_turn(args, count);
+    link_free_collector();
+    return found;
 }

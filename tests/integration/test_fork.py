@@ -189,3 +189,59 @@ Late()
 """
     done = program(source, *servers)
     assert (done.stdout, done.stderr) == ("SessionLost True\n", "")
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_finalizers_at_every_allocation(servers, pure):
+    """The collector comes at the k-th object that a call makes, in whichever thread makes it, and finds one whose
+    finalizer reads from the device: what it reads and what the program reads is right, or it is told why not."""
+    source = """
+import gc
+import numpy as np
+import rgpu as cp
+told = "a finalizer that interrupts the sending of a message cannot wait for the device"
+class Late:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        try:
+            t = cp.full(8, 3)
+            t += 1
+            u = t * 2
+            t *= 3
+            read.append(int((t + u).sum()))
+        except RuntimeError as error:
+            refused.append(str(error))
+def get():
+    return a.get().tolist()
+def synchronize():
+    cp.cuda.Device().synchronize()
+    return a.get().tolist()
+def upload():
+    assert int(cp.asarray(large).sum()) == large.size
+    return a.get().tolist()
+large = np.full(40_000, 1)
+a, n, read, refused = cp.zeros(4, dtype=np.int64), 0, [], []
+a.get()
+gc.collect()
+gc.freeze()
+for call in get, synchronize, upload:
+    for k in range(1, 100):
+        gc.disable()
+        gc.collect()
+        Late()
+        gc.set_threshold(gc.get_count()[0] + k)
+        gc.enable()
+        a += 1
+        b = a * 2
+        n += 1
+        got = call()
+        gc.disable()
+        assert got == [n] * 4, (call, k, got, n)
+        assert b.get().tolist() == [2 * n] * 4, (call, k)
+gc.collect()
+assert set(read) == {160} and set(refused) <= {told}, (set(read), set(refused))
+print(len(read) + len(refused), len(read) > len(refused))
+"""
+    done = program(source, *servers, timeout=60, RGPU_PURE="1" if pure else "")
+    assert (done.stdout, done.stderr) == ("297 True\n", "")

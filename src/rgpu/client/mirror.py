@@ -395,6 +395,10 @@ class Mirror:
             if error is not None and half.connection.down_since is not None:
                 self.lose(half, error)
 
+    def held(self) -> bool:
+        """As a connection's."""
+        return any(half.connection.held() for half in self.halves)
+
     @property
     def inside(self) -> bool:
         """As a connection's."""

@@ -161,7 +161,7 @@ def copy(target: Remote, source: Remote) -> None:
 def _both(a: CommandStream, b: CommandStream) -> Iterator[None]:
     """The locks of two streams, in an order that is everybody's."""
     first, second = (a, b) if a.number < b.number else (b, a)
-    with first.lock, second.lock:
+    with first.entry(), second.entry():
         yield
 
 

@@ -409,6 +409,7 @@ def _say(text: str) -> None:
 
 
 _pool: Pool | None = None
+_ended = False  # the process is
 _pool_lock = threading.RLock()
 
 
@@ -425,7 +426,8 @@ def get() -> Pool:
     """The pool of this process, built at first use."""
     global _pool
     if _pool is None:
-        if sys.is_finalizing():  # a finalizer that computes; no thread can be had any more, which servers are asked by
+        # A finalizer that computes, or a daemon thread: no thread can be had any more, which servers are asked by.
+        if sys.is_finalizing() or (_ended and threading.current_thread() is not threading.main_thread()):
             raise SessionLost("the interpreter is ending, and has given back its devices")
         with _pool_lock:
             if _pool is None:
@@ -482,7 +484,13 @@ def close() -> None:
             pool.close()
 
 
-at_end(close)
+def _end() -> None:
+    global _ended
+    _ended = True
+    close()
+
+
+at_end(_end)
 
 
 def current() -> Device:

@@ -112,7 +112,7 @@ class Reading:
     def _at_once(self, reply: int, command: bytes, answer: bytes, out: np.ndarray | None, large: bool) -> bool | None:
         """Send what is queued with the encoded command at its end, in one message. Whether the answer is here already;
         None: nothing was sent."""
-        with self.lock:
+        with self.entry() if self.connection.held() else self.lock:
             if self.unsent:
                 self.gather()
             if self._sending or self.mirror is not None or self.unsent >= limits.BATCH:

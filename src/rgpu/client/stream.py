@@ -128,13 +128,24 @@ class CommandStream(Reading, Writing, Queue):
 
     # ---- sending --------------------------------------------------------------------------------
 
+    def entry(self) -> Any:
+        """The stream's lock, for ``with``. Who has it may wait for the connection's: a finalizer that comes to a thread
+        which has that one must not wait for this one."""
+        if not self.connection.held():
+            return self.lock
+        if not self.lock.acquire(blocking=False):
+            raise RuntimeError(INTERRUPTS)
+        entered = contextlib.ExitStack()  # no handler of a signal comes here, between the two
+        entered.callback(self.lock.release)
+        return entered
+
     def flush(self, deadline: float | None = None, last: tuple | None = None) -> bool:
         """Send what is queued, waiting while the window is full; False if the deadline came first. Behind it, in the
         same message, leaves ``last``: a command, encoded, where it came from, and a payload frame."""
         self._check_usable()
         if self.connection.inside:
             raise RuntimeError(INTERRUPTS)
-        with self.lock:
+        with self.entry():
             if self._sending:
                 raise RuntimeError(INTERRUPTS)
             if self.mirror is not None:
@@ -153,7 +164,7 @@ class CommandStream(Reading, Writing, Queue):
         self._check_usable()
         if self.connection.inside:
             return  # a finalizer has come into what only the session should do now: the ticker sends it
-        with self.lock:
+        with self.entry():
             if self._sending:
                 return
             if self.unsent >= BATCH:  # else another thread was here first
@@ -312,7 +323,7 @@ class CommandStream(Reading, Writing, Queue):
 
     def _queue(self, command: tuple) -> None:
         """Queue a command that waits by itself: the caller sends it, and the ticker need not wake up for it."""
-        with self.lock:
+        with self.entry():
             self.gather()
             armed, self.armed = self.armed, True
             try:

@@ -72,7 +72,7 @@ class Writing:
 
     def _recall(self, content: tuple[int, bytes], handle: int, nbytes: int) -> bool:
         """Fill an array with what the worker kept; False: it has not."""
-        with self.lock, shield:
+        with self.entry(), shield:
             slot = self.uploads.slot(content)
             if slot is None or self.mirror is not None:
                 return False
@@ -83,7 +83,7 @@ class Writing:
 
     def _remember(self, content: tuple[int, bytes], handle: int) -> None:
         """The worker keeps what it just got."""
-        with self.lock, shield:
+        with self.entry(), shield:
             if self.mirror is not None:
                 return
             slot, gone = self.uploads.enter(content)
@@ -100,7 +100,7 @@ class Writing:
             chunk = self.connection.link.chunk if self.mirror is None else limits.CHUNK_BYTES
             for start in range(0, len(data), chunk):
                 part = data[start : start + chunk]
-                with self.lock:  # for each chunk: other threads may have their turn between them
+                with self.entry():  # for each chunk: other threads may have their turn between them
                     self.flush()
                     if not self._await_room(_HEAD + len(part)):
                         raise TimeoutError(f"{self.name} takes no more data")

@@ -53,6 +53,7 @@ class StreamLink(Link):
         self._look_at = 0.0  # when ``events`` looks for the end of the connection, and for another one
         self._closed = False
         self._forked = False
+        self._midst = False  # the ends are at work, and not for ``recv`` or ``send``, whose callers know that
         self._counted = [0, 0]  # bytes sent and received, without those that the C core has counted
         _links.add(self)
 
@@ -166,11 +167,14 @@ class StreamLink(Link):
     def push(self) -> bool:
         """Move the backlog on; whether there still is one."""
         with self.lock:
+            self._midst = True
             try:
                 return self._pipe is not None and (not self._writer.push() or self._pipe.busy())
             except ConnectionError:
                 self._drop()
                 return False
+            finally:
+                self._midst = False
 
     @property
     def holding(self) -> bool:  # type: ignore[override]
@@ -180,7 +184,7 @@ class StreamLink(Link):
     @property
     def torn(self) -> bool:  # type: ignore[override]
         reader, writer = self._reader, self._writer
-        return self.plain and writer is not None and (writer.torn or reader.torn)
+        return self._midst or (self.plain and writer is not None and (writer.torn or reader.torn))
 
     def recv(self, sink=None):
         with self.lock:
@@ -296,6 +300,7 @@ class StreamLink(Link):
             return True
         if self._pipe is None:
             return False
+        self._midst = True
         try:
             if self._writer.backlog and self._writer.push():
                 return True  # there is room again
@@ -303,6 +308,8 @@ class StreamLink(Link):
         except ConnectionError:
             self._drop()
             return True
+        finally:
+            self._midst = False
 
     def wake(self) -> None:
         if self._waker.waiters:  # who begins to wait now looks at what has come first

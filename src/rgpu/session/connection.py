@@ -88,6 +88,7 @@ class Connection(Conversation):
         self._spin = Spin()
         self._hope = Spin(LONGEST)  # of questions whose answer is looked for where they are asked
         self._half = session.window_messages // 2
+        self.held = self._lock._is_owned  # () -> whether this thread is in here: what it runs there may be a finalizer
         session.link_down()  # until the link says that it is up
         _connections.add(self)
 
@@ -387,7 +388,7 @@ class Connection(Conversation):
     def inside(self) -> bool:
         """Whether this thread moves a message just now: what it runs in the midst of that, a finalizer perhaps, can
         neither send nor receive. A handler of a signal that comes when ``exchange`` has looked can."""
-        return self._lock._is_owned() and (self._moving or self.link.torn)  # type: ignore[attr-defined]
+        return self.held() and (self._moving or self.link.torn)
 
     @property
     def arrivals(self) -> int:
@@ -411,6 +412,7 @@ class Connection(Conversation):
 def _after_fork() -> None:
     for connection in list(_connections):
         connection._lock = threading.RLock()
+        connection.held = connection._lock._is_owned
         connection.failure = ForkError(
             "this process was forked from one that uses rgpu; use the 'spawn' start method"
         )
