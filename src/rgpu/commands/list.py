@@ -93,8 +93,13 @@ def _address(server: Any, settings: Any) -> Any:
     """Where a server of the list is; this machine's own devices get a daemon, as a program would start it."""
     from rgpu.client import embedded
     from rgpu.config import LOCAL
+    from rgpu.ending import at_end
 
-    return embedded.EmbeddedDaemon(settings.local_devices).address if server == LOCAL else server
+    if server != LOCAL:
+        return server
+    daemon = embedded.EmbeddedDaemon(settings.local_devices)
+    at_end(daemon.stop)
+    return daemon.address
 
 
 def _ask(address: Any, timeout: float) -> Entry:
