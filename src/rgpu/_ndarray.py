@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rgpu.client import failures, peer, pool, predict
 from rgpu.client import meta as layouts
-from rgpu.client import peer, pool, predict
 from rgpu.client.quick import quick
 from rgpu.client.remote import FIELDS, Remote
 from rgpu.functions import creation, dispatch, indexing, mutate, operators, views
@@ -392,7 +392,7 @@ class ndarray(Remote):  # noqa: N801 - CuPy's name
             warnings.warn(
                 "Casting complex values to real discards the imaginary part",
                 np.exceptions.ComplexWarning,
-                stacklevel=2,
+                stacklevel=failures.users_level(),
             )
         return views.copy(self, order, dtype, ndarray, noted=not loses)
 

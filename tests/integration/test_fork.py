@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.servers import Server, program
+from tests.support.servers import PURE, Server, program
 
 FORK = """
 import os, sys, time
@@ -243,5 +243,5 @@ gc.collect()
 assert set(read) == {160} and set(refused) <= {told}, (set(read), set(refused))
 print(len(read) + len(refused), len(read) > len(refused))
 """
-    done = program(source, *servers, timeout=60, RGPU_PURE="1" if pure else "")
+    done = program(source, *servers, timeout=60, **(PURE if pure else {}))
     assert (done.stdout, done.stderr) == ("297 True\n", "")

@@ -1,14 +1,12 @@
 """Handlers of signals that use the devices, or raise: between any two lines of the client, in every kind of call."""
 
-import os
 import signal
 
 import pytest
 
-from tests.support.servers import program
+from tests.support.servers import PURE, program
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="signals of POSIX")
-PURE = {"RGPU_PURE": "1"} | ({"RGPU_LINK": "tcp"} if os.environ.get("RGPU_LINK") in ("shm", "ucx") else {})
 cores = pytest.mark.parametrize("core", [{}, PURE], ids=["compiled", "pure"])
 
 #: what a program does, and what has to come out of it

@@ -98,6 +98,10 @@ def gone(pid):
         return True
 
 
+#: of a program without the C core, over a link that it can have
+PURE = {"RGPU_PURE": "1"} | ({"RGPU_LINK": "tcp"} if os.environ.get("RGPU_LINK") in ("shm", "ucx") else {})
+
+
 def environment():
     """Ours, of rgpu's settings only what this run has chosen."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RGPU_") or name in CHOSEN}
